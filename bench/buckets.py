@@ -98,13 +98,13 @@ def compare(rates: dict[str, float], jqueue: float) -> None:
     print("times jqueue:", ", ".join(f"{layout} {rate / jqueue:.1f}" for layout, rate in rates.items()))
 
 
-async def lives(queue: Client, number: int) -> None:
+async def lives(client: Client, number: int) -> None:
     for _ in range(number):
-        await queue.enqueue("t", {"n": 1})
+        await client.enqueue("t", {"n": 1})
         tasks = []
         while not tasks:
-            tasks = await queue.dequeue(wait=5)
-        await queue.ack(tasks[0], None)
+            tasks = await client.dequeue(wait=5)
+        await client.ack(tasks[0], None)
 
 
 @asynccontextmanager
@@ -113,8 +113,8 @@ async def opened(layout: str, url: str, asked: argparse.Namespace) -> AsyncItera
     name, _, rest = layout.partition("&")
     _, options, _ = layouts.parse(f"s3://b?layout={name}&{rest}", {})
     engine: Engine = layouts._LAYOUTS[name](bucket, options, None)  # noqa: SLF001 - a URL would open a bucket of its own
-    async with Client(engine) as queue:
-        yield queue, bucket.requests
+    async with Client(engine) as client:
+        yield client, bucket.requests
 
 
 def profiling():

@@ -39,13 +39,13 @@ async def nothing() -> None: ...
 async def run(url: str) -> None:
     registry = Registry()
     registry.add(make_handler(nothing, type="nothing", options=make_options(nothing)))
-    async with Client(open_engine(f"{url}&connections={CONNECTIONS}")) as queue:
+    async with Client(open_engine(f"{url}&connections={CONNECTIONS}")) as client:
         began = time.perf_counter()
-        await queue.submit_many(
+        await client.submit_many(
             [NewTask(id=new_id(), queue="default", type="nothing", payload=b"{}") for _ in range(TASKS)]
         )
         print(f"submitted {TASKS / (time.perf_counter() - began):,.0f} tasks/s")
-        worker = Worker(queue, registry, WorkerSettings(concurrency=SLOTS))
+        worker = Worker(client, registry, WorkerSettings(concurrency=SLOTS))
         began, used = time.perf_counter(), time.process_time()
         working = asyncio.create_task(worker.run())
         while worker.completed < TASKS:  # noqa: ASYNC110 - a worker tells nobody

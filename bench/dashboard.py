@@ -42,7 +42,7 @@ DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationF
 async def fill(url: str) -> None:
     """Half of them waiting, the rest completed, one in twenty failed."""
     chance = random.Random(7)
-    async with connect(url) as queue:
+    async with connect(url) as client:
         made = [
             NewTask(
                 id=new_id(),
@@ -53,10 +53,10 @@ async def fill(url: str) -> None:
             )
             for number in range(TASKS)
         ]
-        await queue.submit_many(made)
+        await client.submit_many(made)
         done = 0
-        while done < TASKS // 2 and (tasks := await queue.dequeue(batch_size=1000)):
-            await queue.engine.apply(
+        while done < TASKS // 2 and (tasks := await client.dequeue(batch_size=1000)):
+            await client.engine.apply(
                 [
                     complete(task, b'{"ok": true}') if number % 20 else fail(task, "ValueError: no such user")
                     for number, task in enumerate(tasks)

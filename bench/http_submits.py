@@ -53,12 +53,12 @@ async def measure(port: int, path: str, body: bytes, connections: int, seconds: 
 
 
 async def in_process(url: str, seconds: float) -> tuple[float, float]:
-    async with qo.connect(url) as queue:
+    async with qo.connect(url) as client:
 
         async def submitter(until: float) -> int:
             done = 0
             while time.monotonic() < until:
-                await queue.enqueue("load", {"to": "ada@example.com", "n": 1})
+                await client.enqueue("load", {"to": "ada@example.com", "n": 1})
                 done += 1
             return done
 
@@ -68,7 +68,7 @@ async def in_process(url: str, seconds: float) -> tuple[float, float]:
         began, many = time.monotonic(), 0
         while time.monotonic() < began + seconds:
             payload = encode_value({"to": "ada@example.com", "n": 1})
-            many += len(await queue.submit_many([queue.new_task("load", payload) for _ in range(MAX_SUBMIT_SIZE)]))
+            many += len(await client.submit_many([client.new_task("load", payload) for _ in range(MAX_SUBMIT_SIZE)]))
         return single_rate, many / (time.monotonic() - began)
 
 

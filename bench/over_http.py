@@ -27,16 +27,16 @@ app = qo.App("memory://")
 async def nothing() -> None: ...
 
 
-async def fill(queue: Client) -> float:
+async def fill(client: Client) -> float:
     tasks = [NewTask(id=new_id(), queue="default", type="nothing", payload=b"{}") for _ in range(TASKS)]
     began = time.perf_counter()
-    await queue.submit_many(tasks)
+    await client.submit_many(tasks)
     return TASKS / (time.perf_counter() - began)
 
 
-async def drain(queue: Client) -> float:
+async def drain(client: Client) -> float:
     """From the first claim to the last settlement, as the store counts it."""
-    worker = Worker(queue, app.registry, WorkerSettings(concurrency=100, poll=0.1))
+    worker = Worker(client, app.registry, WorkerSettings(concurrency=100, poll=0.1))
     began = time.perf_counter()
     running = asyncio.create_task(worker.run())
     while True:
@@ -46,14 +46,14 @@ async def drain(queue: Client) -> float:
     took = time.perf_counter() - began
     worker.stop()
     await running
-    done = sum(n for lane, n in (await queue.engine.count()).items() if lane.status is Status.COMPLETED)
+    done = sum(n for lane, n in (await client.engine.count()).items() if lane.status is Status.COMPLETED)
     assert done == TASKS, done
     return TASKS / took
 
 
 async def in_process(folder: str) -> None:
-    async with connect(f"sqlite:///{folder}/direct.db") as queue:
-        submitted, worked = await fill(queue), await drain(queue)
+    async with connect(f"sqlite:///{folder}/direct.db") as client:
+        submitted, worked = await fill(client), await drain(client)
     print(f"in process   submit {submitted:8,.0f}/s   worker {worked:8,.0f}/s")
 
 
@@ -61,14 +61,14 @@ async def over_http(folder: str) -> None:
     place = ["--url", f"sqlite:///{folder}/served.db", "--port", str(PORT)]
     server = subprocess.Popen([sys.executable, "-m", "qo", "serve", *place, "--log-level", "error"])  # noqa: ASYNC220
     try:
-        async with Client(HttpEngine(address_of(f"http://127.0.0.1:{PORT}"))) as queue:
+        async with Client(HttpEngine(address_of(f"http://127.0.0.1:{PORT}"))) as client:
             for _ in range(20):
                 try:
-                    await queue.engine.count()
+                    await client.engine.count()
                     break
                 except StorageError:
                     continue
-            submitted, worked = await fill(queue), await drain(queue)
+            submitted, worked = await fill(client), await drain(client)
     finally:
         server.kill()
         server.wait()

@@ -32,8 +32,8 @@ async def test_a_database_its_log_and_its_shared_memory_are_private(tmp_path: Pa
     if file != 0o600 and os.geteuid():  # only root can write a file that its owner cannot write
         mask, file = 0o177, 0o600
     with umask(mask):
-        async with connect(f"sqlite:///{tmp_path}/qo.db") as queue:
-            await queue.enqueue("t")
+        async with connect(f"sqlite:///{tmp_path}/qo.db") as client:
+            await client.enqueue("t")
             assert modes(tmp_path) == dict.fromkeys(("qo.db", "qo.db-wal", "qo.db-shm"), file)
 
 
@@ -41,8 +41,8 @@ async def test_a_database_behind_a_link_is_private_too(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "qo.db").symlink_to(tmp_path / "there" / "real.db")
     with umask(0):
-        async with connect(f"sqlite:///{tmp_path}/qo.db") as queue:
-            await queue.enqueue("t")
+        async with connect(f"sqlite:///{tmp_path}/qo.db") as client:
+            await client.enqueue("t")
             assert set(modes(tmp_path / "there").values()) == {0o600}
 
 
@@ -51,8 +51,8 @@ async def test_an_existing_database_keeps_its_mode_and_its_log_has_the_same(tmp_
     path.touch()
     path.chmod(0o660)
     with umask(0o077):
-        async with connect(f"sqlite:///{path}") as queue:
-            await queue.enqueue("t")
+        async with connect(f"sqlite:///{path}") as client:
+            await client.enqueue("t")
             assert set(modes(tmp_path).values()) == {0o660}
 
 
@@ -60,11 +60,11 @@ async def test_an_existing_database_keeps_its_mode_and_its_log_has_the_same(tmp_
 async def test_a_folder_and_everything_in_it_is_private(tmp_path: Path, layout: str) -> None:
     root = tmp_path / "above" / "bucket"
     with umask(0):
-        async with connect(f"file://{root}?layout={layout}&versions=true") as queue:
-            submitted = await queue.enqueue("t", LARGE)
-            (task,) = await queue.dequeue("t")
-            await queue.ack(task, LARGE)
-            await queue.controls.pause()
+        async with connect(f"file://{root}?layout={layout}&versions=true") as client:
+            submitted = await client.enqueue("t", LARGE)
+            (task,) = await client.dequeue("t")
+            await client.ack(task, LARGE)
+            await client.controls.pause()
             assert len(await submitted.result()) == len(LARGE)
     for name, mode in modes(tmp_path).items():
         assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600), name

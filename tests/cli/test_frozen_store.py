@@ -57,8 +57,8 @@ def test_a_worker_whose_store_is_frozen_ends_when_told_to(
     for worker in (*once.values(), *twice.values()):  # one that is told to stop before it has started says nothing
         eventually(lambda: " started" in processes.log(worker))  # noqa: B023
     for url, _ in stores.values():
-        with sync.connect(url) as queue:
-            naps = [queue.enqueue("nap", {"seconds": 600}) for _ in range(2)]
+        with sync.connect(url) as client:
+            naps = [client.enqueue("nap", {"seconds": 600}) for _ in range(2)]
             eventually(lambda: all(nap.status() == "running" for nap in naps))  # noqa: B023
     frozen = [each for _, pid in stores.values() for each in family(pid)]
     tell(frozen, signal.SIGSTOP)

@@ -135,9 +135,9 @@ def lose_first(call: Any) -> None:
     call.submit("first", "--input", '"x"')
 
     async def lose(url: str) -> None:
-        async with connect(url) as queue:
-            (task,) = await queue.dequeue("first", lease=0.001)
-            while not (await queue.engine.apply([expire(task, random=0.0, grace=0.0)]))[0]:
+        async with connect(url) as client:
+            (task,) = await client.dequeue("first", lease=0.001)
+            while not (await client.engine.apply([expire(task, random=0.0, grace=0.0)]))[0]:
                 await asyncio.sleep(0)
 
     asyncio.run(lose(call.url))

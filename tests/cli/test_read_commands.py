@@ -86,9 +86,9 @@ def test_what_a_task_says_is_never_obeyed_by_the_terminal(call: Any, command: li
 
 
 async def _fail(url: str, error: str) -> None:
-    async with qo.connect(url) as queue:
-        (task,) = await queue.dequeue()
-        await queue.nack(task, error)
+    async with qo.connect(url) as client:
+        (task,) = await client.dequeue()
+        await client.nack(task, error)
 
 
 def test_history_tells_every_transition(call: Any) -> None:
@@ -146,8 +146,8 @@ def test_pending_tasks_that_no_worker_handles_are_shown_where_people_look(call: 
     note = WorkerNote(worker_id="w", started_at=0, last_heartbeat=system_clock(), capacity=1, types=("mail",))
 
     async def register() -> None:
-        async with qo.connect(call.url) as queue:
-            await queue.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)
+        async with qo.connect(call.url) as client:
+            await client.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)
 
     asyncio.run(register())
     assert call.json("stats")["unhandled"] == {"typo": 1}
@@ -254,11 +254,11 @@ def test_small_things_read_well() -> None:
 
 def test_stats_since_tell_what_was_done(call: Any) -> None:
     async def work() -> None:
-        async with qo.connect(call.url) as queue:
+        async with qo.connect(call.url) as client:
             for number in range(3):
-                await queue.enqueue("mail", number, max_retries=0)
-            for task, ended in zip(await queue.dequeue("mail", batch_size=3), (True, True, False), strict=True):
-                await (queue.ack(task) if ended else queue.nack(task, "boom"))
+                await client.enqueue("mail", number, max_retries=0)
+            for task, ended in zip(await client.dequeue("mail", batch_size=3), (True, True, False), strict=True):
+                await (client.ack(task) if ended else client.nack(task, "boom"))
 
     asyncio.run(work())
     told = json.loads(call("stats", "--since", "1h", "--json").stdout)

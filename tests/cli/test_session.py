@@ -19,8 +19,8 @@ SETTINGS = OidcSettings(
 
 def log_in(call: Qo, *people: tuple[str, str]) -> None:
     async def work() -> None:
-        async with connect(call.url) as queue:
-            store = SessionStore(queue.engine, system_clock, SETTINGS)
+        async with connect(call.url) as client:
+            store = SessionStore(client.engine, system_clock, SETTINGS)
             for name, group in people:
                 await store.open(subject=f"id of {name}", name=name, groups=[group], lifetime=3600)
 

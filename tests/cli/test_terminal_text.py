@@ -28,16 +28,16 @@ HARMFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 @pytest.fixture
 def stored(call: Any) -> str:
     async def fill() -> str:
-        async with qo.connect(call.url) as queue:
-            submitted = await queue.enqueue("t", {STORED: STORED}, max_retries=0)
-            (task,) = await queue.dequeue()
-            await queue.nack(task, STORED)
+        async with qo.connect(call.url) as client:
+            submitted = await client.enqueue("t", {STORED: STORED}, max_retries=0)
+            (task,) = await client.dequeue()
+            await client.nack(task, STORED)
             now = system_clock()
             note = WorkerNote(
                 worker_id="w", started_at=now, last_heartbeat=now, capacity=1, host=STORED, version=STORED,
                 types=(STORED,), queues=(STORED,), capabilities=(STORED,),
             )  # fmt: skip
-            await queue.engine.write_note(f"{WORKERS}w", msgspec.json.encode(note), expected=ANY)
+            await client.engine.write_note(f"{WORKERS}w", msgspec.json.encode(note), expected=ANY)
             return submitted.id
 
     return asyncio.run(fill())

@@ -22,9 +22,9 @@ def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -
 
 
 @pytest.fixture
-async def queue(engine: Engine, clock: ManualClock) -> AsyncIterator[Client]:
-    async with Client(engine, clock=clock) as queue:
-        yield queue
+async def client(engine: Engine, clock: ManualClock) -> AsyncIterator[Client]:
+    async with Client(engine, clock=clock) as client:
+        yield client
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -22,37 +22,37 @@ SETTLING: dict[str, tuple[Settle, Status]] = {
 }
 
 
-async def one(queue: Client, **options: Any) -> Task:
-    (task,) = await queue.dequeue(**options)
+async def one(client: Client, **options: Any) -> Task:
+    (task,) = await client.dequeue(**options)
     return task
 
 
-async def stored(queue: Client, task_id: str) -> Task:
-    task = await queue.get(task_id)
+async def stored(client: Client, task_id: str) -> Task:
+    task = await client.get(task_id)
     assert task is not None
     return task
 
 
-async def test_dequeue_leases_what_comes_first(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t", priority="low")
-    urgent = await queue.enqueue("t", priority="high")
-    task = await one(queue, lease=timedelta(minutes=1))
+async def test_dequeue_leases_what_comes_first(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t", priority="low")
+    urgent = await client.enqueue("t", priority="high")
+    task = await one(client, lease=timedelta(minutes=1))
     assert (task.id, task.status, task.attempt, task.lease_expires_at) == (urgent.id, Status.RUNNING, 1, clock.now + 60)
 
 
-async def test_dequeue_takes_only_what_was_asked_for(queue: Client) -> None:
-    await queue.enqueue("a", queue="x")
-    await queue.enqueue("b", queue="y")
-    await queue.enqueue("b", queue="y", needs=["gpu"])
+async def test_dequeue_takes_only_what_was_asked_for(client: Client) -> None:
+    await client.enqueue("a", queue="x")
+    await client.enqueue("b", queue="y")
+    await client.enqueue("b", queue="y", needs=["gpu"])
     assert (
-        await queue.dequeue("nothing")
-        == await queue.dequeue(queue="nowhere")
-        == await queue.dequeue("a", queue="y")
+        await client.dequeue("nothing")
+        == await client.dequeue(queue="nowhere")
+        == await client.dequeue("a", queue="y")
         == []
     )
-    assert len(await queue.dequeue("b", batch_size=9)) == 1
-    assert len(await queue.dequeue(queue="y", batch_size=9, capabilities=["gpu"])) == 1
-    assert len(await queue.dequeue(batch_size=9)) == 1
+    assert len(await client.dequeue("b", batch_size=9)) == 1
+    assert len(await client.dequeue(queue="y", batch_size=9, capabilities=["gpu"])) == 1
+    assert len(await client.dequeue(batch_size=9)) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,146 +70,146 @@ async def test_dequeue_takes_only_what_was_asked_for(queue: Client) -> None:
     ],
 )
 async def test_nonsense_is_refused_before_anything_is_leased(
-    queue: Client, field: str, options: dict[str, Any]
+    client: Client, field: str, options: dict[str, Any]
 ) -> None:
-    submitted = await queue.enqueue("t")
+    submitted = await client.enqueue("t")
     with pytest.raises(InvalidTask, match=f"^{field}: "):
-        await queue.dequeue(**options)
-    assert (await stored(queue, submitted.id)).attempt == 0
+        await client.dequeue(**options)
+    assert (await stored(client, submitted.id)).attempt == 0
 
 
 @pytest.mark.parametrize("by_id", [False, True], ids=["by task", "by id"])
 @pytest.mark.parametrize("how", SETTLING)
-async def test_a_held_task_is_settled(queue: Client, how: str, *, by_id: bool) -> None:
-    await queue.enqueue("t")
-    task = await one(queue)
+async def test_a_held_task_is_settled(client: Client, how: str, *, by_id: bool) -> None:
+    await client.enqueue("t")
+    task = await one(client)
     settle, status = SETTLING[how]
-    await settle(queue, task.id if by_id else task)
-    after = await stored(queue, task.id)
+    await settle(client, task.id if by_id else task)
+    after = await stored(client, task.id)
     assert (after.status, after.failures) == (status, int(how == "nack"))
     with pytest.raises(TaskNotFound, match="was not dequeued by this client, or is already settled"):
-        await settle(queue, task.id)
+        await settle(client, task.id)
 
 
-async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_lease_is_held(queue: Client) -> None:
-    await queue.enqueue("t")
-    task = await one(queue)
+async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_lease_is_held(client: Client) -> None:
+    await client.enqueue("t")
+    task = await one(client)
     for result in (float("nan"), "x" * 300_000, object()):
         with pytest.raises(InvalidTask, match=r"^result: "):
-            await queue.ack(task.id, result)
-    await queue.ack(task.id, {"n": 1})
-    assert (await stored(queue, task.id)).result == b'{"n":1}'
+            await client.ack(task.id, result)
+    await client.ack(task.id, {"n": 1})
+    assert (await stored(client, task.id)).result == b'{"n":1}'
 
 
 async def test_a_failed_task_comes_back_after_its_back_off_or_the_delay_asked_for(
-    queue: Client, clock: ManualClock
+    client: Client, clock: ManualClock
 ) -> None:
-    await queue.enqueue("t", max_retries=1)
-    task = await one(queue)
-    await queue.nack(task, "boom", delay=timedelta(seconds=7))
-    after = await stored(queue, task.id)
+    await client.enqueue("t", max_retries=1)
+    task = await one(client)
+    await client.nack(task, "boom", delay=timedelta(seconds=7))
+    after = await stored(client, task.id)
     assert (after.available_at, after.error, after.failures) == (clock.now + 7, "boom", 1)
     clock.advance(7)
-    await queue.nack(await one(queue), "again")
-    assert (await stored(queue, task.id)).status is Status.FAILED
+    await client.nack(await one(client), "again")
+    assert (await stored(client, task.id)).status is Status.FAILED
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "5", True])
-async def test_a_delay_that_makes_no_sense_is_refused_and_the_lease_kept(queue: Client, delay: Any) -> None:
-    await queue.enqueue("t")
-    task = await one(queue)
+async def test_a_delay_that_makes_no_sense_is_refused_and_the_lease_kept(client: Client, delay: Any) -> None:
+    await client.enqueue("t")
+    task = await one(client)
     with pytest.raises(InvalidTask, match=r"^delay: "):
-        await queue.nack(task, delay=delay)
+        await client.nack(task, delay=delay)
     with pytest.raises(InvalidTask, match=r"^delay: "):
-        await queue.release(task, delay=delay)
+        await client.release(task, delay=delay)
     with pytest.raises(InvalidTask, match=r"^lease: "):
-        await queue.heartbeat(task, lease=delay)
-    await queue.ack(task.id)
+        await client.heartbeat(task, lease=delay)
+    await client.ack(task.id)
 
 
-async def test_an_error_of_any_length_is_kept_in_part(queue: Client) -> None:
-    await queue.enqueue("t")
-    await queue.nack(await one(queue), "\ud800" + "x" * 100_000)
-    (task,) = await queue.list()
+async def test_an_error_of_any_length_is_kept_in_part(client: Client) -> None:
+    await client.enqueue("t")
+    await client.nack(await one(client), "\ud800" + "x" * 100_000)
+    (task,) = await client.list()
     assert task.error is not None
     assert len(task.error) == 16 * 1024
 
 
-async def test_handing_back_costs_no_retry(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t", max_retries=0)
+async def test_handing_back_costs_no_retry(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t", max_retries=0)
     for attempt in range(1, 4):
-        task = await one(queue)
+        task = await one(client)
         assert (task.attempt, task.failures) == (attempt, 0)
-        await queue.release(task, delay=2)
-        assert await queue.dequeue() == []
+        await client.release(task, delay=2)
+        assert await client.dequeue() == []
         clock.advance(2)
 
 
-async def test_a_heartbeat_extends_the_lease(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t")
-    task = await one(queue, lease=10)
+async def test_a_heartbeat_extends_the_lease(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t")
+    task = await one(client, lease=10)
     clock.advance(9)
-    await queue.heartbeat(task.id, lease=20)
-    assert (await stored(queue, task.id)).lease_expires_at == clock.now + 20
+    await client.heartbeat(task.id, lease=20)
+    assert (await stored(client, task.id)).lease_expires_at == clock.now + 20
 
 
-async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t")
-    late = await one(queue, lease=10)
+async def test_a_late_worker_learns_that_its_lease_is_lost(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t")
+    late = await one(client, lease=10)
     clock.advance(11)
-    await queue.engine.apply([expire(late, random=0.5, grace=0)])
+    await client.engine.apply([expire(late, random=0.5, grace=0)])
     clock.advance(60)
-    newer = await one(queue)
+    newer = await one(client)
     says = f"attempt 1 of task {late.id} has lost its lease: it expired, or the task was cancelled"
-    for settle in (queue.ack, queue.nack, queue.release, queue.heartbeat):
+    for settle in (client.ack, client.nack, client.release, client.heartbeat):
         with pytest.raises(LeaseLost, match=says):
             await settle(late)
-    assert (await stored(queue, late.id)) == newer
-    await queue.ack(newer.id, "mine")  # the late one's failure has not made us forget the newer lease
-    assert await queue.result(newer.id) == "mine"
+    assert (await stored(client, late.id)) == newer
+    await client.ack(newer.id, "mine")  # the late one's failure has not made us forget the newer lease
+    assert await client.result(newer.id) == "mine"
 
 
-async def test_a_cancelled_task_is_lost_to_its_worker(queue: Client) -> None:
-    await queue.enqueue("t")
-    task = await one(queue)
-    await queue.cancel(task.id)
+async def test_a_cancelled_task_is_lost_to_its_worker(client: Client) -> None:
+    await client.enqueue("t")
+    task = await one(client)
+    await client.cancel(task.id)
     with pytest.raises(LeaseLost):
-        await queue.heartbeat(task.id)
+        await client.heartbeat(task.id)
     with pytest.raises(TaskNotFound):
-        await queue.ack(task.id)
+        await client.ack(task.id)
     with pytest.raises(LeaseLost):
-        await queue.ack(task)
-    assert (await stored(queue, task.id)).status is Status.CANCELLED
+        await client.ack(task)
+    assert (await stored(client, task.id)).status is Status.CANCELLED
 
 
-async def test_a_task_nobody_holds_cannot_be_settled(queue: Client) -> None:
-    task = await stored(queue, (await queue.enqueue("t")).id)
-    for settle in (queue.ack, queue.nack, queue.release, queue.heartbeat):
+async def test_a_task_nobody_holds_cannot_be_settled(client: Client) -> None:
+    task = await stored(client, (await client.enqueue("t")).id)
+    for settle in (client.ack, client.nack, client.release, client.heartbeat):
         with pytest.raises(LeaseLost):
             await settle(task)
-    assert await stored(queue, task.id) == task
+    assert await stored(client, task.id) == task
 
 
-async def test_acknowledging_twice_is_harmless(queue: Client) -> None:
-    await queue.enqueue("t")
-    task = await one(queue)
-    await queue.ack(task, 1)
-    await queue.ack(task, 1)
-    assert len(await queue.history(task.id)) == 3
+async def test_acknowledging_twice_is_harmless(client: Client) -> None:
+    await client.enqueue("t")
+    task = await one(client)
+    await client.ack(task, 1)
+    await client.ack(task, 1)
+    assert len(await client.history(task.id)) == 3
 
 
-async def test_concurrent_consumers_never_share_a_task(queue: Client) -> None:
+async def test_concurrent_consumers_never_share_a_task(client: Client) -> None:
     for _ in range(10):
-        await queue.enqueue("t")
-    taken = await asyncio.gather(*(queue.dequeue(batch_size=2) for _ in range(10)))
+        await client.enqueue("t")
+    taken = await asyncio.gather(*(client.dequeue(batch_size=2) for _ in range(10)))
     ids = [task.id for batch in taken for task in batch]
     assert len(ids) == len(set(ids)) == 10
 
 
-async def test_a_consumer_takes_from_its_queue(queue: Client) -> None:
-    await queue.enqueue("t", queue="mail")
-    await queue.enqueue("t", queue="other")
-    consumer = await queue.consumer("mail")
+async def test_a_consumer_takes_from_its_queue(client: Client) -> None:
+    await client.enqueue("t", queue="mail")
+    await client.enqueue("t", queue="other")
+    consumer = await client.consumer("mail")
     (task,) = await consumer.dequeue()
     await consumer.heartbeat(task)
     await consumer.nack(task, delay=0)
@@ -219,20 +219,20 @@ async def test_a_consumer_takes_from_its_queue(queue: Client) -> None:
     await consumer.ack(last.id, "done")
     assert await consumer.dequeue() == []
     with pytest.raises(InvalidTask, match=r"^queue: "):
-        await queue.consumer("a/b")
+        await client.consumer("a/b")
 
 
-async def test_waiting_for_a_task_ends_when_one_comes(queue: Client) -> None:
-    waiting = asyncio.create_task(queue.dequeue(wait=60))
+async def test_waiting_for_a_task_ends_when_one_comes(client: Client) -> None:
+    waiting = asyncio.create_task(client.dequeue(wait=60))
     for _ in range(20):
         await asyncio.sleep(0)
-    submitted = await queue.enqueue("t")
+    submitted = await client.enqueue("t")
     (task,) = await asyncio.wait_for(waiting, 20)
     assert task.id == submitted.id
 
 
-async def test_waiting_in_vain_ends_with_nothing(queue: Client) -> None:
-    assert await queue.dequeue(wait=0.01) == []
+async def test_waiting_in_vain_ends_with_nothing(client: Client) -> None:
+    assert await client.dequeue(wait=0.01) == []
 
 
 # --- a cancelled dequeue
@@ -254,30 +254,30 @@ class SlowToAnswer(MemoryEngine):
 
 async def test_a_cancelled_dequeue_hands_back_what_the_store_had_leased(clock: ManualClock) -> None:
     engine = SlowToAnswer(clock)
-    queue = Client(engine, clock=clock)
-    submitted = await queue.enqueue("t", max_retries=0)
-    dequeuing = asyncio.create_task(queue.dequeue())
+    client = Client(engine, clock=clock)
+    submitted = await client.enqueue("t", max_retries=0)
+    dequeuing = asyncio.create_task(client.dequeue())
     await engine.claimed.wait()
-    assert (await stored(queue, submitted.id)).status is Status.RUNNING
+    assert (await stored(client, submitted.id)).status is Status.RUNNING
     dequeuing.cancel()
     await asyncio.sleep(0)
     engine.answer.set()
     with pytest.raises(asyncio.CancelledError):
         await dequeuing
-    task = await stored(queue, submitted.id)
+    task = await stored(client, submitted.id)
     assert (task.status, task.failures) == (Status.PENDING, 0)
 
 
-async def test_a_dequeue_cancelled_at_any_moment_leaks_no_lease(queue: Client) -> None:
+async def test_a_dequeue_cancelled_at_any_moment_leaks_no_lease(client: Client) -> None:
     for moment in range(12):
-        submitted = await queue.enqueue("t")
-        dequeuing = asyncio.create_task(queue.dequeue(wait=5))
+        submitted = await client.enqueue("t")
+        dequeuing = asyncio.create_task(client.dequeue(wait=5))
         for _ in range(moment):
             await asyncio.sleep(0)
         dequeuing.cancel()
         got, *_ = await asyncio.gather(dequeuing, return_exceptions=True)
         if isinstance(got, list):
-            await queue.release(got[0])
-        (task,) = await queue.dequeue(wait=5)
+            await client.release(got[0])
+        (task,) = await client.dequeue(wait=5)
         assert task.id == submitted.id
-        await queue.ack(task)
+        await client.ack(task)

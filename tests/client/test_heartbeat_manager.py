@@ -44,9 +44,9 @@ class Counting(MemoryEngine):
 
 async def beating(clock: ManualClock, failing: int = 0) -> tuple[Counting, Client, Task]:
     engine = Counting(clock, failing)
-    queue = Client(engine, clock=clock)
-    await queue.enqueue("t")
-    return engine, queue, await one(queue, lease=10)
+    client = Client(engine, clock=clock)
+    await client.enqueue("t")
+    return engine, client, await one(client, lease=10)
 
 
 async def test_a_heartbeat_manager_keeps_the_lease_alive(clock: ManualClock) -> None:

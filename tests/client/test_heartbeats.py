@@ -78,30 +78,30 @@ def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest
 def test_a_beat_renews_for_as_long_as_was_asked_for(lease: float, by_id: bool) -> None:
     async def beating() -> None:
         clock = ManualClock()
-        async with Client(MemoryEngine(clock), clock=clock) as queue:
-            await queue.enqueue("t", queue="jobs")
-            consumer = await queue.consumer("jobs")
+        async with Client(MemoryEngine(clock), clock=clock) as client:
+            await client.enqueue("t", queue="jobs")
+            consumer = await client.consumer("jobs")
             (task,) = await consumer.dequeue(lease=lease)
             async with qo.HeartbeatManager(consumer, task.id if by_id else task, interval=20) as heartbeat:
                 for _ in range(10):
                     await pass_time(16)
                     clock.advance(16)
-                    renewed = await queue.get(task.id)
+                    renewed = await client.get(task.id)
                     assert renewed is not None and renewed.lease_expires_at is not None
                     assert renewed.lease_expires_at <= clock.now + lease
             assert not heartbeat.lost
-            await queue.ack(task)
+            await client.ack(task)
 
     run(beating())
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/qo.db"])
 async def test_a_heartbeat_without_a_lease_keeps_its_length(url: str, tmp_path: object) -> None:
-    async with qo.connect(url.format(tmp_path)) as queue:
-        await queue.enqueue("t")
-        [task] = await queue.dequeue(lease=77)
-        await queue.heartbeat(task.id)
-        renewed = await queue.get(task.id)
+    async with qo.connect(url.format(tmp_path)) as client:
+        await client.enqueue("t")
+        [task] = await client.dequeue(lease=77)
+        await client.heartbeat(task.id)
+        renewed = await client.get(task.id)
         assert renewed is not None and renewed.lease_expires_at is not None
         assert renewed.lease_expires_at - renewed.updated_at == pytest.approx(77, abs=0.01)
 
@@ -109,23 +109,23 @@ async def test_a_heartbeat_without_a_lease_keeps_its_length(url: str, tmp_path: 
 async def test_errors_name_the_task_and_their_cause() -> None:
     nobody = "00000000-0000-8000-8000-000000000000"
     clock = ManualClock()
-    async with Client(MemoryEngine(clock), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), clock=clock) as client:
         with pytest.raises(qo.TaskNotFound) as missing:
-            await queue.ack(nobody)
+            await client.ack(nobody)
         with pytest.raises(qo.TaskNotFound) as unknown:
-            await queue.replay(nobody)
+            await client.replay(nobody)
         assert missing.value.task_id == unknown.value.task_id == nobody
-        submitted = await queue.enqueue("t", max_retries=0)
+        submitted = await client.enqueue("t", max_retries=0)
         with pytest.raises(qo.WrongStatus) as wrong:
-            await queue.replay(submitted.id)
+            await client.replay(submitted.id)
         with pytest.raises(qo.ResultTimeout) as slow:
             await submitted.result(timeout=0)
-        [task] = await queue.dequeue()
-        await queue.nack(task, "no luck")
+        [task] = await client.dequeue()
+        await client.nack(task, "no luck")
         with pytest.raises(qo.TaskFailed) as failed:
             await submitted.result()
         with pytest.raises(qo.LeaseLost) as lost:
-            await queue.ack(task)
+            await client.ack(task)
         assert {error.value.task_id for error in (wrong, slow, failed, lost)} == {submitted.id}
         assert lost.value.cause is None
 

@@ -17,26 +17,26 @@ RAW = [b"raw", b"", b"\x00raw", b'{"a":1}', b"\x01qo\x01@", b"\xff" * 300_000]
 
 @pytest.mark.parametrize("raw", RAW, ids=lambda raw: repr(raw[:8]))
 async def test_bytes_come_back_as_they_were_sent(raw: bytes, tmp_path: Path) -> None:
-    async with qo.connect(f"file://{tmp_path}?layout=one") as queue:
-        submitted = await queue.enqueue("t", raw)
-        [task] = await queue.dequeue()
+    async with qo.connect(f"file://{tmp_path}?layout=one") as client:
+        submitted = await client.enqueue("t", raw)
+        [task] = await client.dequeue()
         assert task.payload == raw and qo.decode(task.payload) == raw
-        await queue.ack(task, raw)
+        await client.ack(task, raw)
         assert await submitted.result() == raw
-        read = await queue.get(task.id)
-        [listed] = await queue.list()
-        [one] = [each async for each in queue.all()]
-        for each in (read, listed, one, await queue.ended(task.id)):
+        read = await client.get(task.id)
+        [listed] = await client.list()
+        [one] = [each async for each in client.all()]
+        for each in (read, listed, one, await client.ended(task.id)):
             assert each is not None and each.result is not None
             assert (each.payload, each.result) == (raw, raw)
             assert (qo.decode(each.payload), qo.decode(each.result)) == (raw, raw)
-        assert await queue.result(task.id, decode=bytes) == raw
+        assert await client.result(task.id, decode=bytes) == raw
 
 
 @pytest.mark.parametrize("value", [None, {"a": [1, "ü"]}, "text", 3.5, [], b"raw"])
-async def test_decode_gives_what_was_submitted(queue: Client, value: Any) -> None:
-    await queue.enqueue("t", value)
-    [task] = await queue.dequeue()
+async def test_decode_gives_what_was_submitted(client: Client, value: Any) -> None:
+    await client.enqueue("t", value)
+    [task] = await client.dequeue()
     assert qo.decode(task.payload) == value
 
 
@@ -53,12 +53,12 @@ async def test_consumers_and_stores_hand_out_bytes_too(tmp_path: Path) -> None:
 
 
 def test_code_without_an_event_loop_gets_bytes_too(tmp_path: Path) -> None:
-    with connect_sync(f"sqlite:///{tmp_path}/qo.db") as queue:
-        queue.enqueue("t", b"raw")
-        [task] = queue.dequeue()
+    with connect_sync(f"sqlite:///{tmp_path}/qo.db") as client:
+        client.enqueue("t", b"raw")
+        [task] = client.dequeue()
         assert task.payload == b"raw"
-        queue.ack(task, b"done")
-        assert queue.result(task.id) == b"done"
+        client.ack(task, b"done")
+        assert client.result(task.id) == b"done"
 
 
 def test_a_function_of_one_bytes_argument_takes_a_raw_payload() -> None:
@@ -72,9 +72,9 @@ def test_a_function_of_one_bytes_argument_takes_a_raw_payload() -> None:
         SignatureArguments(named).decode(encode_value(b"\x89PNG"))
 
 
-async def test_a_raw_payload_seen_by_a_caller_is_still_known_as_raw(queue: Client) -> None:
-    await queue.enqueue("t", b"\x00{}")
-    [task] = await queue.dequeue()
+async def test_a_raw_payload_seen_by_a_caller_is_still_known_as_raw(client: Client) -> None:
+    await client.enqueue("t", b"\x00{}")
+    [task] = await client.dequeue()
     assert plain_task(task) == task
     assert to_json(task.payload) == {"$base64": "AHt9"}
     assert type(pickle.loads(pickle.dumps(task.payload))) is RawBytes

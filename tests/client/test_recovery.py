@@ -30,9 +30,9 @@ def engines(clock: ManualClock, bucket: Bucket) -> dict[str, Engine]:
 
 @pytest.mark.parametrize("name", ["memory", *LAYOUTS])
 async def test_a_task_whose_consumer_died_is_dequeued_again(name: str, clock: ManualClock) -> None:
-    async with Client(engines(clock, MemoryBucket(clock))[name], ALWAYS, clock=clock) as queue:
-        submitted = await queue.enqueue("t", queue="jobs")
-        dead, alive = await queue.consumer("jobs"), await queue.consumer("jobs")
+    async with Client(engines(clock, MemoryBucket(clock))[name], ALWAYS, clock=clock) as client:
+        submitted = await client.enqueue("t", queue="jobs")
+        dead, alive = await client.consumer("jobs"), await client.consumer("jobs")
         assert await dead.dequeue(lease=30) is not None
         clock.advance(30 + EXPIRY_GRACE - 1)
         assert await alive.dequeue() == []
@@ -57,31 +57,31 @@ async def test_an_s3_store_recovers_what_a_dead_process_held(mode: str, clock: M
 
 
 async def test_a_busy_queue_is_looked_at_too(clock: ManualClock) -> None:
-    async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
-        lost = await queue.enqueue("t")
-        await queue.dequeue()
-        await queue.enqueue("t", priority="low")
-        await queue.enqueue("t", priority="low")
+    async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as client:
+        lost = await client.enqueue("t")
+        await client.dequeue()
+        await client.enqueue("t", priority="low")
+        await client.enqueue("t", priority="low")
         clock.advance(310)
-        assert len(await queue.dequeue()) == 1
-        task = await queue.get(lost.id)
+        assert len(await client.dequeue()) == 1
+        task = await client.get(lost.id)
         assert task is not None and task.status is Status.PENDING
 
 
 async def test_a_look_is_not_repeated_within_the_interval(clock: ManualClock) -> None:
-    async with Client(MemoryEngine(clock), Settings(recovery_interval=1e9), clock=clock) as queue:
-        await queue.enqueue("t")
-        await queue.dequeue()  # the first look
+    async with Client(MemoryEngine(clock), Settings(recovery_interval=1e9), clock=clock) as client:
+        await client.enqueue("t")
+        await client.dequeue()  # the first look
         clock.advance(310)
-        await queue.dequeue()
-        assert (await queue.stats())["running"] == 1
+        await client.dequeue()
+        assert (await client.stats())["running"] == 1
 
 
 async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None:
-    async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
-        await queue.enqueue("t", max_retries=1, retry=qo.RetryPolicy(initial=0.001, jitter=0.0))
-        await queue.dequeue()
-        waiting = asyncio.create_task(queue.dequeue(wait=60))
+    async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as client:
+        await client.enqueue("t", max_retries=1, retry=qo.RetryPolicy(initial=0.001, jitter=0.0))
+        await client.dequeue()
+        waiting = asyncio.create_task(client.dequeue(wait=60))
         clock.advance(310)
 
         def is_over() -> bool:
@@ -93,28 +93,28 @@ async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None
 
 
 async def test_requeue_stale_counts_what_it_took(clock: ManualClock) -> None:
-    async with Client(MemoryEngine(clock), Settings(recovery_interval=float("inf")), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), Settings(recovery_interval=float("inf")), clock=clock) as client:
         for _ in range(3):
-            await queue.enqueue("t")
-        [kept, *_] = await queue.dequeue(batch_size=3, lease=60)
+            await client.enqueue("t")
+        [kept, *_] = await client.dequeue(batch_size=3, lease=60)
         clock.advance(50)
-        await queue.heartbeat(kept, lease=60)
+        await client.heartbeat(kept, lease=60)
         clock.advance(20)
-        assert await queue.requeue_stale(timeout=timedelta(minutes=5)) == 0  # their last sign of life is too recent
-        assert await queue.requeue_stale() == 2
-        assert await queue.requeue_stale() == 0
+        assert await client.requeue_stale(timeout=timedelta(minutes=5)) == 0  # their last sign of life is too recent
+        assert await client.requeue_stale() == 2
+        assert await client.requeue_stale() == 0
         clock.advance(50)
-        assert await queue.requeue_stale(timeout=71) == 0
-        assert await queue.requeue_stale(timeout=timedelta(seconds=70)) == 1
+        assert await client.requeue_stale(timeout=71) == 0
+        assert await client.requeue_stale(timeout=timedelta(seconds=70)) == 1
 
 
 async def test_requeue_stale_never_ends_a_lease_that_runs(clock: ManualClock) -> None:
-    async with Client(MemoryEngine(clock), clock=clock) as queue:
-        await queue.enqueue("t")
-        [task] = await queue.dequeue(lease=600)
+    async with Client(MemoryEngine(clock), clock=clock) as client:
+        await client.enqueue("t")
+        [task] = await client.dequeue(lease=600)
         clock.advance(500)
-        assert await queue.requeue_stale(timeout=timedelta(minutes=5)) == 0
-        await queue.ack(task)
+        assert await client.requeue_stale(timeout=timedelta(minutes=5)) == 0
+        await client.ack(task)
 
 
 class Unlisted(MemoryEngine):
@@ -125,6 +125,6 @@ class Unlisted(MemoryEngine):
 
 
 async def test_a_look_that_fails_does_not_fail_the_claim() -> None:
-    async with Client(Unlisted(), ALWAYS) as queue:
-        await queue.enqueue("t")
-        assert len(await queue.dequeue("t")) == 1
+    async with Client(Unlisted(), ALWAYS) as client:
+        await client.enqueue("t")
+        assert len(await client.dequeue("t")) == 1

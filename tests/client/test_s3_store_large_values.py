@@ -39,10 +39,10 @@ async def test_the_same_bucket_by_url_reads_what_the_store_wrote_and_the_other_w
 ) -> None:
     async with await qo.S3Store.create(f"file://{tmp_path}", mode=mode, prefix="deep") as store:  # type: ignore[arg-type]
         await store.enqueue("t", {"data": LARGE})
-    async with qo.connect(f"file://{tmp_path}/deep?layout=sqlite") as queue:
-        [task] = await queue.dequeue()
+    async with qo.connect(f"file://{tmp_path}/deep?layout=sqlite") as client:
+        [task] = await client.dequeue()
         assert qo.decode(task.payload) == {"data": LARGE}
-        await queue.ack(task, LARGE)
+        await client.ack(task, LARGE)
     async with await qo.S3Store.create(f"file://{tmp_path}", mode=mode, prefix="deep") as store:  # type: ignore[arg-type]
         assert await store.result(task.id) == LARGE
 

@@ -127,8 +127,8 @@ async def test_qo_monitor_beside_a_local_store_is_refused_with_the_reason(tmp_pa
         assert b"belongs to a store in mode `local`" in said
     await store.close()
     assert store.lost == 0
-    async with qo.connect(f"{url}?layout=sqlite") as queue:
-        assert (await queue.stats())["pending"] == 2
+    async with qo.connect(f"{url}?layout=sqlite") as client:
+        assert (await client.stats())["pending"] == 2
 
 
 async def test_a_store_that_is_only_dropped_makes_room_too(bucket: MemoryBucket, clock: ManualClock) -> None:

@@ -31,43 +31,43 @@ class PlainStorage:
         return str(self.version)
 
 
-async def round_trip(queue: Client) -> None:
-    await queue.enqueue("send_email", b'{"to": "alice@example.com"}')
-    await queue.enqueue("send_email", b'{"to": "bob@example.com"}')
-    tasks = await queue.dequeue("send_email", batch_size=2)
+async def round_trip(client: Client) -> None:
+    await client.enqueue("send_email", b'{"to": "alice@example.com"}')
+    await client.enqueue("send_email", b'{"to": "bob@example.com"}')
+    tasks = await client.dequeue("send_email", batch_size=2)
     assert [task.payload for task in tasks] == [b'{"to": "alice@example.com"}', b'{"to": "bob@example.com"}']
     for task in tasks:
-        async with qo.HeartbeatManager(queue, task.id):
-            await queue.ack(task.id)
+        async with qo.HeartbeatManager(client, task.id):
+            await client.ack(task.id)
 
 
 @MODES
 async def test_any_object_with_read_and_write_will_do(mode: Any) -> None:
     storage = PlainStorage()
     assert isinstance(storage, qo.ObjectStorage)
-    async with qo.connect(storage, mode=mode) as queue:
-        await round_trip(queue)
-    async with qo.connect(storage, mode=mode) as queue:
-        assert (await queue.stats())["completed"] == 2
+    async with qo.connect(storage, mode=mode) as client:
+        await round_trip(client)
+    async with qo.connect(storage, mode=mode) as client:
+        assert (await client.stats())["completed"] == 2
 
 
 async def test_calls_at_once_share_a_write_in_group_mode_and_not_in_direct_mode() -> None:
     writes = {}
     for mode in ("group", "direct"):
         storage = PlainStorage()
-        async with qo.connect(storage, mode=mode) as queue:
-            await queue.enqueue("t")
+        async with qo.connect(storage, mode=mode) as client:
+            await client.enqueue("t")
             before = storage.writes
-            await asyncio.gather(*(queue.engine.add([queue.new_task("t", b"1")]) for _ in range(10)))
+            await asyncio.gather(*(client.engine.add([client.new_task("t", b"1")]) for _ in range(10)))
             writes[mode] = storage.writes - before
     assert writes["group"] <= 2 and writes["direct"] == 10
 
 
 def test_code_without_an_event_loop_may_bring_a_storage_too() -> None:
-    with connect_sync(qo.InMemoryStorage()) as queue:
-        queue.enqueue("t", 1)
-        [task] = queue.dequeue()
-        queue.ack(task)
+    with connect_sync(qo.InMemoryStorage()) as client:
+        client.enqueue("t", 1)
+        [task] = client.dequeue()
+        client.ack(task)
 
 
 @pytest.mark.parametrize(
@@ -80,41 +80,41 @@ def test_what_is_no_storage_is_refused(storage: Any, options: dict[str, Any]) ->
 
 async def test_a_memory_storage_begins_with_what_another_ended_with() -> None:
     first = qo.InMemoryStorage()
-    async with qo.connect(first) as queue:
-        submitted = await queue.enqueue("t", {"n": 1})
+    async with qo.connect(first) as client:
+        submitted = await client.enqueue("t", {"n": 1})
     content, _ = await first.read()
-    async with qo.connect(qo.InMemoryStorage(initial_content=content)) as queue:
-        task = await queue.get(submitted.id)
+    async with qo.connect(qo.InMemoryStorage(initial_content=content)) as client:
+        task = await client.get(submitted.id)
         assert task is not None and qo.decode(task.payload) == {"n": 1}
-    async with qo.connect(qo.InMemoryStorage(initial_content=b'{"version":0,"jobs":[]}')) as queue:
+    async with qo.connect(qo.InMemoryStorage(initial_content=b'{"version":0,"jobs":[]}')) as client:
         with pytest.raises(qo.StorageError, match="does not hold a queue"):
-            await queue.enqueue("t")
+            await client.enqueue("t")
 
 
 async def test_the_state_of_a_queue_can_be_read() -> None:
     for storage in (qo.InMemoryStorage(), "memory://"):
-        async with qo.connect(storage) as queue:
-            low = await queue.enqueue("a", b"raw", priority=9)
-            high = await queue.enqueue("b", priority=0)
-            held = await queue.enqueue("c")
-            await queue.dequeue("c")
-            state = await queue.read_state()
+        async with qo.connect(storage) as client:
+            low = await client.enqueue("a", b"raw", priority=9)
+            high = await client.enqueue("b", priority=0)
+            held = await client.enqueue("c")
+            await client.dequeue("c")
+            state = await client.read_state()
             assert len(state.tasks) == 3 and [task.id for task in state.running()] == [held.id]
             assert [task.id for task in state.pending()] == [high.id, low.id]
             assert [task.payload for task in state.pending("a")] == [b"raw"]
             assert state.find(high.id) is not None and state.find("nobody") is None
             if storage != "memory://":
                 before = state.version
-                await queue.enqueue("d")
-                after = (await queue.read_state()).version
+                await client.enqueue("d")
+                after = (await client.read_state()).version
                 assert before is not None and after is not None and after > before
 
 
 @pytest.mark.parametrize("priority", [10, -1, 100])
 async def test_a_priority_beyond_the_ten_levels_is_explained(priority: int) -> None:
-    async with qo.connect("memory://") as queue:
+    async with qo.connect("memory://") as client:
         with pytest.raises(qo.InvalidTask, match=r"0\.\.9 \(0 goes first\); map a wider scale"):
-            await queue.enqueue("report", b"payload", priority=priority)  # type: ignore[arg-type]
+            await client.enqueue("report", b"payload", priority=priority)  # type: ignore[arg-type]
 
 
 class Broken:
@@ -156,8 +156,8 @@ class Bare(PlainStorage):
 )
 async def test_a_storage_that_does_not_keep_to_the_interface_is_told_so(storage: Any, says: str) -> None:
     with pytest.raises(qo.StorageError, match=says):
-        async with asyncio.timeout(30), qo.connect(storage) as queue:
-            await queue.enqueue("t")
+        async with asyncio.timeout(30), qo.connect(storage) as client:
+            await client.enqueue("t")
 
 
 # --- S3, with a session of the caller's
@@ -256,10 +256,10 @@ async def test_a_google_client_of_the_callers() -> None:
 
 
 async def test_a_google_bucket_that_does_not_exist_is_named() -> None:
-    async with qo.connect(qo.GCSStorage("missing", "jobs.json", client=Google())) as queue:
+    async with qo.connect(qo.GCSStorage("missing", "jobs.json", client=Google())) as client:
         with pytest.raises(qo.Refused, match="the bucket missing does not exist; create it"):
             async with asyncio.timeout(30):
-                await queue.enqueue("t")
+                await client.enqueue("t")
 
 
 def test_a_google_client_that_is_not_installed_is_asked_for() -> None:

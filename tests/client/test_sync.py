@@ -24,36 +24,36 @@ def threads() -> list[str]:
 
 
 def test_plain_code_submits_works_and_looks(url: str) -> None:
-    with sync.connect(url) as queue:
-        submitted = queue.enqueue("t", {"n": 1})
-        (task,) = queue.dequeue("t")
+    with sync.connect(url) as client:
+        submitted = client.enqueue("t", {"n": 1})
+        (task,) = client.dequeue("t")
         assert task.id == submitted.id
-        queue.heartbeat(task)
-        queue.ack(task, "done")
-        assert queue.result(submitted.id) == submitted.result(timeout=1) == "done"
+        client.heartbeat(task)
+        client.ack(task, "done")
+        assert client.result(submitted.id) == submitted.result(timeout=1) == "done"
         assert (submitted.new, submitted.status()) == (True, Status.COMPLETED)
-        assert queue.stats()["completed"] == 1
-        assert [event.status.value for event in queue.history(task.id)] == ["pending", "running", "completed"]
+        assert client.stats()["completed"] == 1
+        assert [event.status.value for event in client.history(task.id)] == ["pending", "running", "completed"]
     assert threads() == []
 
 
 def test_what_a_queue_hands_out_waits_too(url: str) -> None:
-    with sync.connect(url) as queue:
-        producer, consumer = queue.producer("mail"), queue.consumer("mail")
+    with sync.connect(url) as client:
+        producer, consumer = client.producer("mail"), client.consumer("mail")
         sent = producer.enqueue(1)
         assert sent.id in repr(sent)
         assert (producer.name, [task.id for task in consumer.dequeue()]) == ("mail", [sent.id])
         consumer.ack(sent.id, 2)
         assert sent.result() == 2
-        assert queue.controls.pause(queues=["mail"]).paused_queues == {"mail"}
-        assert queue.controls.read().paused_queues == {"mail"}
+        assert client.controls.pause(queues=["mail"]).paused_queues == {"mail"}
+        assert client.controls.read().paused_queues == {"mail"}
 
 
 def test_a_bulk_and_every_page_of_it_come_as_plain_lists(url: str) -> None:
-    with sync.connect(url) as queue:
-        sent = queue.submit_many([queue.new_task("t", encode_value(n)) for n in range(700)])
-        assert [task.id for task in queue.all()] == [each.id for each in reversed(sent)]
-        for task in queue.all(Filter(types=("t",))):
+    with sync.connect(url) as client:
+        sent = client.submit_many([client.new_task("t", encode_value(n)) for n in range(700)])
+        assert [task.id for task in client.all()] == [each.id for each in reversed(sent)]
+        for task in client.all(Filter(types=("t",))):
             assert task.id == sent[-1].id
             break
         with pytest.raises(ResultTimeout):
@@ -61,13 +61,13 @@ def test_a_bulk_and_every_page_of_it_come_as_plain_lists(url: str) -> None:
 
 
 def test_errors_come_to_the_caller(url: str) -> None:
-    with sync.connect(url) as queue:
+    with sync.connect(url) as client:
         with pytest.raises(InvalidTask, match=r"^payload: "):
-            queue.enqueue("t", float("nan"))
+            client.enqueue("t", float("nan"))
         with pytest.raises(TaskNotFound):
-            queue.ack("unknown")
+            client.ack("unknown")
         with pytest.raises(AttributeError):
-            queue.no_such_method()  # type: ignore[attr-defined]
+            client.no_such_method()  # type: ignore[attr-defined]
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Path) -
 
 
 def test_many_threads_share_one_queue(url: str) -> None:
-    with sync.connect(url) as queue:
-        workers = [threading.Thread(target=queue.enqueue, args=("t", n)) for n in range(16)]
+    with sync.connect(url) as client:
+        workers = [threading.Thread(target=client.enqueue, args=("t", n)) for n in range(16)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        assert queue.stats()["pending"] == 16
+        assert client.stats()["pending"] == 16
 
 
 # --- the thread

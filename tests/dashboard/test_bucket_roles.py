@@ -85,51 +85,51 @@ def is_refused(request: Any) -> bool:
 
 async def test_each_role_can_do_its_work(place: Place) -> None:
     with acting_as(place, "producer"):
-        async with qo.connect(place.url) as queue:
-            first = await queue.enqueue("work", LARGE)
-            second = await queue.enqueue("work", 2, idempotency_key="once")
-            assert not (await queue.enqueue("work", 2, idempotency_key="once")).new
-            task = await queue.get(first.id)
+        async with qo.connect(place.url) as client:
+            first = await client.enqueue("work", LARGE)
+            second = await client.enqueue("work", 2, idempotency_key="once")
+            assert not (await client.enqueue("work", 2, idempotency_key="once")).new
+            task = await client.get(first.id)
             assert task is not None and len(task.payload) > PAYLOAD_LIMIT
     with acting_as(place, "worker"):
-        async with qo.connect(place.url) as queue:
-            registration = Registration(queue.engine, WorkerSettings(id="w"), ("work",), system_clock)
+        async with qo.connect(place.url) as client:
+            registration = Registration(client.engine, WorkerSettings(id="w"), ("work",), system_clock)
             await registration.make_types_known()
             await registration.announce([], waiting=0)
-            await queue.controls.in_force()
-            tasks = await queue.dequeue("work", batch_size=2)
+            await client.controls.in_force()
+            tasks = await client.dequeue("work", batch_size=2)
             assert {task.id for task in tasks} == {first.id, second.id}
             for task in tasks:
-                await queue.ack(task, LARGE)
+                await client.ack(task, LARGE)
     with acting_as(place, "monitor"):
-        async with qo.connect(place.url) as queue:
-            assert (await Monitor(queue, id="m").check()).led
-            await queue.engine.repair()
+        async with qo.connect(place.url) as client:
+            assert (await Monitor(client, id="m").check()).led
+            await client.engine.repair()
     with acting_as(place, "dashboard"):
-        async with qo.connect(place.url) as queue:
-            assert {task.status for task in await queue.list()} == {Status.COMPLETED}
-            assert len(await queue.history(first.id)) == 3
-            counted = await read_stats(queue.engine, system_clock() - 600, system_clock())
+        async with qo.connect(place.url) as client:
+            assert {task.status for task in await client.list()} == {Status.COMPLETED}
+            assert len(await client.history(first.id)) == 3
+            counted = await read_stats(client.engine, system_clock() - 600, system_clock())
             assert sum(row.completed for row in add_up(counted).values()) == 2
             with pytest.raises(StorageError):
-                await queue.enqueue("work")
+                await client.enqueue("work")
     with acting_as(place, "operator"):
-        async with qo.connect(place.url) as queue:
-            await queue.archive(first.id)
-            await queue.controls.pause()
-            await queue.delete(second.id)
+        async with qo.connect(place.url) as client:
+            await client.archive(first.id)
+            await client.controls.pause()
+            await client.delete(second.id)
             now = system_clock()
-            await AuditTrail(queue.engine, clock=system_clock).record(
+            await AuditTrail(client.engine, clock=system_clock).record(
                 new_record(at=now, actor="cli", who="ops", action="pause")
             )
             with pytest.raises(Refused):
-                await compact_audit(queue.engine, now)
+                await compact_audit(client.engine, now)
     with acting_as(place, "admin"):
-        async with qo.connect(place.url) as queue:
-            await create_token(queue.engine, "ci", [Scope.READ], now=0.0)
-            assert [token.name for token in (await read_tokens(queue.engine)).tokens] == ["ci"]
-            await compact_audit(queue.engine, now)
-            page = await read_audit(queue.engine, now=now, limit=10)
+        async with qo.connect(place.url) as client:
+            await create_token(client.engine, "ci", [Scope.READ], now=0.0)
+            assert [token.name for token in (await read_tokens(client.engine)).tokens] == ["ci"]
+            await compact_audit(client.engine, now)
+            page = await read_audit(client.engine, now=now, limit=10)
             assert ("pause", False) in [(record.action, record.verified) for record in page.records]
     assert "admin/tokens.json" in place.objects()
 
@@ -137,17 +137,17 @@ async def test_each_role_can_do_its_work(place: Place) -> None:
 async def test_in_a_log_a_producer_submits_and_can_do_nothing_else(store: Store) -> None:
     place = store.empty_place(layout="log")
     with acting_as(place, "worker"):
-        async with qo.connect(place.url) as queue:
-            await queue.enqueue("work", 1)  # creates the log
+        async with qo.connect(place.url) as client:
+            await client.enqueue("work", 1)  # creates the log
     before = place.objects()
     with acting_as(place, "producer") as connect:
         s3 = connect()
-        async with qo.connect(place.url) as queue:
-            first, second = await queue.enqueue("work", LARGE), await queue.enqueue("work", 2)
+        async with qo.connect(place.url) as client:
+            first, second = await client.enqueue("work", LARGE), await client.enqueue("work", 2)
             with pytest.raises(Refused):
-                await queue.enqueue("work", 2, idempotency_key="once")  # only the log knows whether it exists
+                await client.enqueue("work", 2, idempotency_key="once")  # only the log knows whether it exists
             with pytest.raises(Refused):
-                await queue.get(first.id)
+                await client.get(first.id)
         for key in before:
             ask = {"Bucket": place.bucket, "Key": f"{place.prefix}/{key}"}
             assert key == "log/meta.json" or is_refused(partial(s3.get_object, **ask)), key
@@ -155,21 +155,21 @@ async def test_in_a_log_a_producer_submits_and_can_do_nothing_else(store: Store)
             assert is_refused(partial(s3.delete_object, **ask)), key
         assert is_refused(partial(s3.list_objects_v2, Bucket=place.bucket, Prefix=f"{place.prefix}/log/"))
     with acting_as(place, "worker"):
-        async with qo.connect(place.url) as queue:
-            await queue.engine.repair()
-            tasks = await queue.dequeue("work", batch_size=9)
+        async with qo.connect(place.url) as client:
+            await client.engine.repair()
+            tasks = await client.dequeue("work", batch_size=9)
             assert {first.id, second.id} < {task.id for task in tasks}
             for task in tasks:
-                await queue.ack(task, LARGE)
+                await client.ack(task, LARGE)
     with acting_as(place, "monitor"):
-        async with qo.connect(place.url) as queue:
-            assert (await Monitor(queue, id="m").check()).led
-            await queue.engine.repair()
+        async with qo.connect(place.url) as client:
+            assert (await Monitor(client, id="m").check()).led
+            await client.engine.repair()
     with acting_as(place, "dashboard"):
-        async with qo.connect(place.url) as queue:
-            assert {task.status for task in await queue.list()} == {Status.COMPLETED}
+        async with qo.connect(place.url) as client:
+            assert {task.status for task in await client.list()} == {Status.COMPLETED}
             with pytest.raises(StorageError):
-                await queue.enqueue("work")
+                await client.enqueue("work")
 
 
 @pytest.mark.parametrize("role", LESSER)
@@ -204,24 +204,24 @@ def test_a_producer_writes_what_it_submits_and_nothing_that_workers_keep(store: 
 async def test_a_token_that_a_lesser_role_writes_is_worth_nothing(place: Place) -> None:
     """Neither in the place of earlier versions, nor inside the one object of a layout."""
     with acting_as(place, "worker"):
-        async with qo.connect(place.url) as queue:
+        async with qo.connect(place.url) as client:
             forged = await create_token(MemoryEngine(), "forged", [Scope.ADMIN], now=0.0)
             data = msgspec.json.encode(Tokens(tokens=(forged.token,)))
             with pytest.raises(StorageError):
-                await queue.engine.write_note(TOKENS, data, expected=ANY)
-            await queue.engine.write_note(OLD_TOKENS, data, expected=ANY)
-            below = getattr(queue.engine, "engine", queue.engine)
+                await client.engine.write_note(TOKENS, data, expected=ANY)
+            await client.engine.write_note(OLD_TOKENS, data, expected=ANY)
+            below = getattr(client.engine, "engine", client.engine)
             if place.layout != "tasks":
                 await below.write_note(TOKENS, data, expected=ANY)
     with acting_as(place, "admin"):
-        async with qo.connect(place.url) as queue:
+        async with qo.connect(place.url) as client:
             with pytest.raises(InvalidSetting, match="qo migrate --tokens"):
-                await read_tokens(queue.engine)
+                await read_tokens(client.engine)
             with pytest.raises(InvalidSetting, match="qo migrate --tokens"):
-                await create_token(queue.engine, "mine", [Scope.READ], now=0.0)
-            assert [token.name for token in await discard_old_tokens(queue.engine)] == ["forged"]
-            assert (await read_tokens(queue.engine)).tokens == ()
-            await create_token(queue.engine, "mine", [Scope.READ], now=0.0)
-            await queue.engine.write_note(OLD_TOKENS, data, expected=ANY)
-            assert [token.name for token in (await read_tokens(queue.engine)).tokens] == ["mine"]
-            assert [note.name for note in await queue.engine.notes("a")] == [TOKENS]
+                await create_token(client.engine, "mine", [Scope.READ], now=0.0)
+            assert [token.name for token in await discard_old_tokens(client.engine)] == ["forged"]
+            assert (await read_tokens(client.engine)).tokens == ()
+            await create_token(client.engine, "mine", [Scope.READ], now=0.0)
+            await client.engine.write_note(OLD_TOKENS, data, expected=ANY)
+            assert [token.name for token in (await read_tokens(client.engine)).tokens] == ["mine"]
+            assert [note.name for note in await client.engine.notes("a")] == [TOKENS]

@@ -25,7 +25,7 @@ def guarded(oidc_provider: LoginPlace, tmp_path_factory: pytest.TempPathFactory)
     )
     path: Path = tmp_path_factory.mktemp("login") / "qo.db"
     with served(SqliteEngine(path), WebSettings(oidc=settings, token_required=True, title="guarded")) as api:
-        api.run(api.queue.enqueue("t", {"a": 1}, max_retries=0))
+        api.run(api.qo_client.enqueue("t", {"a": 1}, max_retries=0))
         api.break_down("no")
         yield api
 

@@ -24,13 +24,13 @@ KEPT = """async () => JSON.stringify({
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path: Path = tmp_path_factory.mktemp("guarded") / "qo.db"
     with served(SqliteEngine(path), WebSettings(token_required=True, title="guarded")) as api:
-        api.run(api.queue.enqueue("t", {"a": 1}, max_retries=0))
+        api.run(api.qo_client.enqueue("t", {"a": 1}, max_retries=0))
         api.break_down("no")
         yield api
 
 
 def secret(api: Served, scope: str, **limits: Any) -> str:
-    made = create_token(api.queue.engine, f"{scope}-{len(limits)}-{id(limits)}", [Scope(scope)], now=0.0, **limits)
+    made = create_token(api.qo_client.engine, f"{scope}-{len(limits)}-{id(limits)}", [Scope(scope)], now=0.0, **limits)
     return api.run(made).secret
 
 
@@ -71,7 +71,7 @@ def test_a_reader_may_only_look(page: Page, guarded: Served):
     page.goto(f"{guarded.url}/ui/#/")
     expect(page.locator("h1")).to_have_text("Overview")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
-    page.goto(f"{guarded.url}/ui/#/tasks/{guarded.run(guarded.queue.list())[0].id}")
+    page.goto(f"{guarded.url}/ui/#/tasks/{guarded.run(guarded.qo_client.list())[0].id}")
     expect(page.locator("h1")).to_contain_text("t")
     expect(page.get_by_role("button", name="Replay")).to_have_count(0)
     page.keyboard.press("r")
@@ -79,7 +79,7 @@ def test_a_reader_may_only_look(page: Page, guarded: Served):
 
 
 def test_an_operator_of_one_queue_is_offered_what_it_may_do(page: Page, guarded: Served):
-    guarded.run(guarded.queue.enqueue("theirs", queue="elsewhere"))
+    guarded.run(guarded.qo_client.enqueue("theirs", queue="elsewhere"))
     page.goto(f"{guarded.url}/ui/#/tasks")
     enter(page, secret(guarded, "operate", queues=["default"]))
     expect(page.locator("tr[data-id]")).to_have_count(1)

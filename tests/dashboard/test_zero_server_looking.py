@@ -47,9 +47,9 @@ async def place(request: pytest.FixtureRequest, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as queue:
-        yield queue
+async def client(place: Place) -> AsyncIterator[Client]:
+    async with opened(place) as client:
+        yield client
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -57,7 +57,7 @@ async def source(tab: Tab, place: Place) -> Source:
     return await Source.on(tab.page, place, place.link())
 
 
-async def mixed(queue: Client, number: int) -> None:
+async def mixed(client: Client, number: int) -> None:
     """Tasks of several queues, types and priorities, some with keys, which makes ids that tell no time."""
     options: list[dict[str, Any]] = [
         {
@@ -69,15 +69,15 @@ async def mixed(queue: Client, number: int) -> None:
         for each in range(number)
     ]
     new = [
-        queue.new_task(("crawl", "constructor", "x")[each % 3], b'{"n": %d, "who": "Ada"}' % each, **options[each])
+        client.new_task(("crawl", "constructor", "x")[each % 3], b'{"n": %d, "who": "Ada"}' % each, **options[each])
         for each in range(number)
     ]
-    await queue.submit_many(new)
+    await client.submit_many(new)
 
 
-async def test_pages_hold_every_task_once_and_in_order(queue: Client, source: Source) -> None:
-    await mixed(queue, 40)
-    expected = {task.id: task async for task in queue.all()}
+async def test_pages_hold_every_task_once_and_in_order(client: Client, source: Source) -> None:
+    await mixed(client, 40)
+    expected = {task.id: task async for task in client.all()}
     fields = {"newest": ("created_at", True), "updated": ("updated_at", True), "rank": ("rank", False)}
     for sort, (field, descending) in fields.items():
         found = await source.get(EVERYTHING, {"limit": 9, "sort": sort})
@@ -86,10 +86,10 @@ async def test_pages_hold_every_task_once_and_in_order(queue: Client, source: So
         assert values == sorted(values, reverse=descending), sort
 
 
-async def test_filters_find_what_the_engine_holds(queue: Client, source: Source) -> None:
-    await mixed(queue, 30)
-    held = [task async for task in queue.all()]
-    running = await queue.dequeue(batch_size=2, queue="mail")
+async def test_filters_find_what_the_engine_holds(client: Client, source: Source) -> None:
+    await mixed(client, 30)
+    held = [task async for task in client.all()]
+    running = await client.dequeue(batch_size=2, queue="mail")
     shard = held[0].id[0]
     cases: list[tuple[dict[str, Any], set[str]]] = [
         ({"type": "constructor"}, {task.id for task in held if task.type == "constructor"}),
@@ -108,21 +108,21 @@ async def test_filters_find_what_the_engine_holds(queue: Client, source: Source)
         assert sorted(task["id"] for task in found) == sorted(expected), filter_
 
 
-async def test_the_overview_counts_as_the_engine_counts(queue: Client, source: Source) -> None:
-    await fill(queue)
-    await mixed(queue, 12)
-    await queue.recorder.flush()
-    seen, stats = await source.get("return source.overview();"), await queue.stats()
+async def test_the_overview_counts_as_the_engine_counts(client: Client, source: Source) -> None:
+    await fill(client)
+    await mixed(client, 12)
+    await client.recorder.flush()
+    seen, stats = await source.get("return source.overview();"), await client.stats()
     assert seen["counts"] == {status.value: stats[status.value] for status in Status}
     assert {line["type"]: line["pending"] for line in seen["types"]} == {
         kind: counts.get("pending", 0) for kind, counts in stats["by_type"].items()
     }
     assert {line["queue"]: line["live_types"] for line in seen["queues"]} == {"main": 4, "mail": 3}
     assert seen["controls"]["max_types"] == MAX_LIVE_TYPES
-    lanes = await find_unhandled(queue.engine, system_clock())
+    lanes = await find_unhandled(client.engine, system_clock())
     assert {line["type"]: line["unhandled"] for line in seen["types"] if line["unhandled"]} == by_type(lanes)
     listed = await source.get("await source.overview(); return (await source.tasks({limit: 100})).tasks;")
-    held = await queue.engine.find(Filter(), limit=100)
+    held = await client.engine.find(Filter(), limit=100)
     expected = {task.id for task in held if is_unhandled(task, lanes)}
     assert {task["id"] for task in listed if task.get("unhandled")} == expected and 0 < len(expected) < len(held)
     assert sum(line["depth"] for line in seen["priorities"]) == stats["pending"] and seen["exact"]
@@ -135,13 +135,13 @@ def sums_of(minutes: list[dict[str, Any]]) -> tuple[int, int]:
     return sum(minute["completed"] for minute in minutes), sum(minute["failed"] for minute in minutes)
 
 
-async def test_throughput_is_what_the_store_counted_although_the_tasks_are_gone(queue: Client, source: Source) -> None:
+async def test_throughput_is_what_the_store_counted_although_the_tasks_are_gone(client: Client, source: Source) -> None:
     """The figures of the served overview."""
-    ids = [await task_in(queue, status) for status in [Status.COMPLETED] * 3 + [Status.FAILED] * 2]
-    await queue.engine.delete(ids[1:])
-    earlier, retried = await queue.enqueue("later", max_retries=1), await queue.dequeue("later")
-    await queue.nack(retried[0], "once more")
-    minutes = await RecentStats(queue, system_clock).series()
+    ids = [await task_in(client, status) for status in [Status.COMPLETED] * 3 + [Status.FAILED] * 2]
+    await client.engine.delete(ids[1:])
+    earlier, retried = await client.enqueue("later", max_retries=1), await client.dequeue("later")
+    await client.nack(retried[0], "once more")
+    minutes = await RecentStats(client, system_clock).series()
     seen = await source.get("return source.overview();")
     counted = {str(iso(minute.at)): (minute.completed, minute.failed) for minute in minutes}
     shown = {minute["at"]: (minute["completed"], minute["failed"]) for minute in seen["throughput"]}
@@ -154,16 +154,16 @@ async def test_throughput_is_what_the_store_counted_although_the_tasks_are_gone(
 async def test_statistics_are_read_once_and_again_only_where_they_changed(store: Store, tab: Tab) -> None:
     place = store.place()
     source = await Source.on(tab.page, place, place.link())
-    async with opened(place) as queue:
+    async with opened(place) as client:
         now = system_clock()
         rows = [["work", "medium", {"completed": 1}]]
         for process in range(12):
             document = {"intervals": [[int(now) // 60 * 60, 60, rows]]}
-            await queue.engine.write_note(
+            await client.engine.write_note(
                 note_name(int(now) // 3600, f"p{process}"), json.dumps(document).encode(), expected=ANY
             )
         old = {"intervals": [[int(now) // 60 * 60 - 7200, 60, rows]]}
-        await queue.engine.write_note(note_name(int(now) // 3600 - 2, "p0"), json.dumps(old).encode(), expected=ANY)
+        await client.engine.write_note(note_name(int(now) // 3600 - 2, "p0"), json.dumps(old).encode(), expected=ANY)
         script = """
           const costs = [];
           let seen;
@@ -189,8 +189,8 @@ async def test_an_empty_place_is_an_empty_queue(source: Source) -> None:
     assert missing.code == "not_found"
 
 
-async def test_looking_again_reads_only_what_changed(queue: Client, source: Source) -> None:
-    await mixed(queue, 30)
+async def test_looking_again_reads_only_what_changed(client: Client, source: Source) -> None:
+    await mixed(client, 30)
     script = """
       const costs = [];
       for (const again of [1, 2, 3]) {
@@ -213,12 +213,12 @@ def many(store: Store) -> Place:
 
 async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many: Place, tab: Tab) -> None:
     source = await Source.on(tab.page, many, many.link())
-    async with opened(many) as queue:
-        done = [await task_in(queue, Status.FAILED, type="done", name="other") for _ in range(3)]
-        await mixed(queue, MANY)
+    async with opened(many) as client:
+        done = [await task_in(client, Status.FAILED, type="done", name="other") for _ in range(3)]
+        await mixed(client, MANY)
         counted = FinishedRollup(counted_at=system_clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
         many.put(ROLLUP, msgspec.json.encode(counted))
-        stats = await queue.stats()
+        stats = await client.stats()
     answer = await source.ask("return source.overview();")
     seen, pages = answer.value, -(-MANY // 1000)
     assert answer.requests <= READ_AT_MOST + 2 * 16 * pages + 20

@@ -23,9 +23,9 @@ async def place(request: pytest.FixtureRequest, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as queue:
-        yield queue
+async def client(place: Place) -> AsyncIterator[Client]:
+    async with opened(place) as client:
+        yield client
 
 
 class Line:
@@ -54,29 +54,29 @@ class Line:
 
 @pytest.mark.parametrize(("arrives", "status"), [(True, None), (True, 500), (False, None)])
 async def test_a_write_that_was_cut_off_is_done_once(
-    place: Place, queue: Client, tab: Tab, arrives: bool, status: int | None
+    place: Place, client: Client, tab: Tab, arrives: bool, status: int | None
 ) -> None:
-    task_id = await task_in(queue, Status.FAILED)
+    task_id = await task_in(client, Status.FAILED)
     source, line = await Source.on(tab.page, place, place.link("--write")), Line(tab, place)
     await line.cut(2, arrives=arrives, status=status)
     answer = await source.get(ACT, ["replay", task_id])
     assert answer == {"done": 1, "refused": []} and line.broken == (1 if arrives else 2)
-    statuses = [event.status for event in await queue.history(task_id)]
+    statuses = [event.status for event in await client.history(task_id)]
     assert statuses == ["pending", "running", "failed", "pending"]
-    task = await queue.get(task_id)
+    task = await client.get(task_id)
     assert task is not None
-    await check(place, queue, [task])
+    await check(place, client, [task])
 
 
 async def test_a_write_nobody_can_tell_the_outcome_of_says_so(store: Store, tab: Tab) -> None:
     place = store.place()
     source, line = await Source.on(tab.page, place, place.link("--write")), Line(tab, place)
-    async with opened(place) as queue:
-        task_id = await task_in(queue, Status.FAILED)
+    async with opened(place) as client:
+        task_id = await task_in(client, Status.FAILED)
         await line.cut(99, arrives=False)
         answer = await source.get(ACT, ["replay", task_id])
         assert "it is unknown whether" in answer["refused"][0]["why"]
-        task = await queue.get(task_id)
+        task = await client.get(task_id)
         assert task is not None and task.status is Status.FAILED
 
 
@@ -84,8 +84,8 @@ async def test_a_page_that_loses_a_race_rings_the_bell_and_tries_again(store: St
     """Whoever writes the one object without a break would never let it in."""
     place = store.place(layout="one")
     source, line = await Source.on(tab.page, place, place.narrow_link("--write")), Line(tab, place)
-    async with opened(place) as queue:
-        task_id = await task_in(queue, Status.FAILED)
+    async with opened(place) as client:
+        task_id = await task_in(client, Status.FAILED)
         assert "queue.json.contention" not in place.objects()
         await line.cut(2, arrives=False, status=412)
         assert await source.get(ACT, ["replay", task_id]) == {"done": 1, "refused": []}

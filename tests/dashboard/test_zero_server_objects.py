@@ -42,9 +42,9 @@ async def place(request: pytest.FixtureRequest, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as queue:
-        yield queue
+async def client(place: Place) -> AsyncIterator[Client]:
+    async with opened(place) as client:
+        yield client
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -55,13 +55,13 @@ async def source(tab: Tab, place: Place) -> Source:
 async def test_every_version_of_a_task_can_be_looked_at_without_its_lease(store: Store, tab: Tab) -> None:
     place = store.place("versioned")
     source = await Source.on(tab.page, place, place.narrow_link())
-    async with opened(place) as queue:
-        task_id = await task_in(queue, Status.PENDING, payload={"a": 1})
-        (task,) = await queue.dequeue("work")
-        await queue.heartbeat(task)
-        await queue.nack(task, "boom")
-        await queue.replay(task_id)
-        events = await queue.history(task_id)
+    async with opened(place) as client:
+        task_id = await task_in(client, Status.PENDING, payload={"a": 1})
+        (task,) = await client.dequeue("work")
+        await client.heartbeat(task)
+        await client.nack(task, "boom")
+        await client.replay(task_id)
+        events = await client.history(task_id)
     history = await source.get("return source.history(argument);", task_id)
     assert [event["status"] for event in history] == [event.status.value for event in events]
     assert [event["version"] for event in history] == [event.version for event in events]
@@ -72,8 +72,8 @@ async def test_every_version_of_a_task_can_be_looked_at_without_its_lease(store:
     assert "lease_id" not in json.dumps(history)
 
 
-async def test_what_is_not_ours_hides_nothing(place: Place, queue: Client, source: Source) -> None:
-    ids = await fill(queue)
+async def test_what_is_not_ours_hides_nothing(place: Place, client: Client, source: Source) -> None:
+    ids = await fill(client)
     if place.layout == "tasks":
         bad = new_id()
         kept = s3_client(place.endpoint).get_object(
@@ -90,12 +90,12 @@ async def test_what_is_not_ours_hides_nothing(place: Place, queue: Client, sourc
         place.put("notes/control.json", b"[]")
         place.put("ready/0/odd", b"")
     else:
-        client = s3_client(place.endpoint)
+        s3 = s3_client(place.endpoint)
         key = f"{place.prefix}/queue.json"
-        stored = json.loads(client.get_object(Bucket=place.bucket, Key=key)["Body"].read())
+        stored = json.loads(s3.get_object(Bucket=place.bucket, Key=key)["Body"].read())
         stored["tasks"] += [{}, {"task": {"id": 7}}, {"task": stored["tasks"][0]["task"]}]
         stored["notes"].append({"name": "workers/odd", "data": "e30=", "version": "1"})
-        client.put_object(Bucket=place.bucket, Key=key, Body=json.dumps(stored).encode())
+        s3.put_object(Bucket=place.bucket, Key=key, Body=json.dumps(stored).encode())
     seen = await source.get("return source.overview();")
     assert seen["counts"] == dict.fromkeys(Status, 1)
     found = await source.get(EVERYTHING, {"limit": 50, "status": list(Status)})
@@ -105,23 +105,23 @@ async def test_what_is_not_ours_hides_nothing(place: Place, queue: Client, sourc
 
 async def test_a_computer_whose_clock_is_wrong_goes_by_the_stores(store: Store, tab: Tab) -> None:
     place = store.place()
-    async with opened(place) as queue:
-        task_id = await task_in(queue, Status.FAILED)
+    async with opened(place) as client:
+        task_id = await task_in(client, Status.FAILED)
         await tab.page.clock.install(time=system_clock() + 3 * 3600)
         source = await Source.on(tab.page, place, place.link("--write"))
         await source.get("return source.act('replay', {ids: [argument]});", task_id)
-        task = await queue.get(task_id)
+        task = await client.get(task_id)
         assert task is not None and abs(task.available_at - system_clock()) < 60
         # A Date tells whole seconds, so it may be due in the next.
-        assert [each.id for each in await queue.dequeue("work", wait=10)] == [task_id]
+        assert [each.id for each in await client.dequeue("work", wait=10)] == [task_id]
 
 
 async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_task(
-    place: Place, queue: Client, tab: Tab
+    place: Place, client: Client, tab: Tab
 ) -> None:
     """As qo/engines/large_values/blobs.py marks them, here written by hand."""
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
-    engine = getattr(queue.engine, "engine", queue.engine)  # below one that would not let a reference be made up
+    engine = getattr(client.engine, "engine", client.engine)  # below one that would not let a reference be made up
     task_id, name = new_id(), "0" * 32
     keys = {kind: f"data/{task_id[0]}/{task_id}/{kind}_{name}" for kind in ("payload", "result")}
     place.put(keys["payload"], json.dumps({"large": "x" * 1000}).encode())
@@ -143,10 +143,10 @@ async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_
 
 
 async def test_what_is_not_a_tasks_own_is_neither_shown_nor_removed_with_it(
-    place: Place, queue: Client, tab: Tab
+    place: Place, client: Client, tab: Tab
 ) -> None:
     source = await Source.on(tab.page, place, place.link("--write"))
-    engine = getattr(queue.engine, "engine", queue.engine)
+    engine = getattr(client.engine, "engine", client.engine)
     others = f"data/0/{'0' * 8}-0000-8000-8000-{'0' * 12}/payload_{'0' * 32}"
     forged = ["notes/secret.json", "ui/secret.js", others, "../notes/secret.json"]
     for key in forged[:3]:
@@ -184,8 +184,8 @@ async def test_a_page_served_elsewhere_is_let_in_by_bucket_setup_and_only_then(s
     place = store.place()
     s3_client(place.endpoint).create_bucket(Bucket="elsewhere")
     place = place._replace(bucket="elsewhere")
-    async with opened(place) as queue:
-        task_id = await task_in(queue, Status.FAILED)
+    async with opened(place) as client:
+        task_id = await task_in(client, Status.FAILED)
         with served() as origin:
             await tab.page.goto(f"{origin}/icon.svg")
             source = Source(tab.page, place.link("--write"))
@@ -201,7 +201,7 @@ async def test_a_page_served_elsewhere_is_let_in_by_bucket_setup_and_only_then(s
             answer = await source.get("return source.act('replay', {ids: [argument]});", task_id)
             assert answer == {"done": 1, "refused": []}
             assert len(await source.get("return source.history(argument);", task_id)) == 4
-            (task,) = await queue.dequeue("work")
+            (task,) = await client.dequeue("work")
             await source.get("return source.act('cancel', {ids: [argument]});", task_id)
             assert task.id == task_id
     entries = [key for key in place.objects() if key.startswith(("ready/", "leases/"))]

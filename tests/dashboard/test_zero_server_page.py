@@ -30,9 +30,9 @@ def place(layout: str, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as queue:
-        yield queue
+async def client(place: Place) -> AsyncIterator[Client]:
+    async with opened(place) as client:
+        yield client
 
 
 async def open_page(tab: Tab, link: str) -> Page:
@@ -46,9 +46,9 @@ async def go(page: Page, where: str) -> None:
     await page.evaluate("(where) => { location.hash = where; }", where)
 
 
-async def test_the_page_makes_markup_of_nothing(place: Place, queue: Client, tab: Tab) -> None:
+async def test_the_page_makes_markup_of_nothing(place: Place, client: Client, tab: Tab) -> None:
     """Its policy lets the answers of the store be parsed as XML, and nothing else become a document."""
-    await queue.enqueue("seen")
+    await client.enqueue("seen")
     page = await open_page(tab, place.narrow_link())
     await expect(page.locator('.stat[data-status="pending"] b')).to_have_text("1", timeout=PATIENCE)
     assert tab.unexpected() == []
@@ -61,9 +61,9 @@ async def test_the_page_makes_markup_of_nothing(place: Place, queue: Client, tab
 
 
 @BOTH
-async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Client, tab: Tab) -> None:
-    ids = await fill(queue)
-    await queue.recorder.flush()
+async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, client: Client, tab: Tab) -> None:
+    ids = await fill(client)
+    await client.recorder.flush()
     requests: list[str] = []
     tab.page.on("request", lambda request: requests.append(request.url))
     page = await open_page(tab, place.narrow_link())
@@ -101,8 +101,8 @@ async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queu
     assert tab.unexpected() == []
 
 
-async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, queue: Client, tab: Tab) -> None:
-    ids = [(await queue.enqueue("work", n)).id for n in range(24)]
+async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, client: Client, tab: Tab) -> None:
+    ids = [(await client.enqueue("work", n)).id for n in range(24)]
     shard = ids[0][0]
     page = await open_page(tab, place.link(keys=READER))
     await go(page, "#/tasks")
@@ -122,8 +122,8 @@ async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: 
     await expect(page.locator("[role=alert]")).to_contain_text("This link is incomplete or damaged", timeout=PATIENCE)
 
 
-async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Place, queue: Client, tab: Tab) -> None:
-    await fill(queue)
+async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Place, client: Client, tab: Tab) -> None:
+    await fill(client)
     link = place.link(keys=READER)
     addresses: list[str] = []
     tab.page.on("framenavigated", lambda frame: addresses.append(frame.url))
@@ -140,45 +140,45 @@ async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Pl
 
 
 @BOTH
-async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, queue: Client, tab: Tab) -> None:
-    task_id = await task_in(queue, Status.FAILED)
+async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, client: Client, tab: Tab) -> None:
+    task_id = await task_in(client, Status.FAILED)
     page = await open_page(tab, place.narrow_link("--write"))
     await go(page, "#/tasks?status=failed")
     await page.locator(f'tr[data-id="{task_id}"] [data-action=replay]').click()
     await expect(page.locator(".toast")).to_contain_text("1 task replayed", timeout=PATIENCE)
-    (task,) = await queue.dequeue("work", wait=10)
+    (task,) = await client.dequeue("work", wait=10)
     assert task.id == task_id and task.attempt == 2
-    await queue.ack(task, {"then": "it worked"})
+    await client.ack(task, {"then": "it worked"})
     await go(page, f"#/tasks/{task_id}")
     await expect(page.locator("[data-section=result]")).to_contain_text("it worked", timeout=PATIENCE)
     await page.locator("[data-action=delete]").click()
     await page.locator("dialog[open]").get_by_role("button", name="Delete", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("1 task deleted", timeout=PATIENCE)
-    assert await queue.get(task_id) is None
+    assert await client.get(task_id) is None
     assert tab.unexpected() == []
 
 
-async def test_a_refused_write_is_told_as_it_is(place: Place, queue: Client, tab: Tab) -> None:
+async def test_a_refused_write_is_told_as_it_is(place: Place, client: Client, tab: Tab) -> None:
     """The link says it may write; the store knows better."""
-    task_id = await task_in(queue, Status.FAILED)
+    task_id = await task_in(client, Status.FAILED)
     page = await open_page(tab, place.link("--write", keys=READER))
     await go(page, f"#/tasks/{task_id}")
     await page.locator("[data-action=replay]").click()
     await expect(page.locator(".toast")).to_contain_text("may not write", timeout=PATIENCE)
-    task = await queue.get(task_id)
+    task = await client.get(task_id)
     assert task is not None and task.status is Status.FAILED
     assert tab.unexpected("403") == []
 
 
-async def test_pausing_by_a_click_pauses_workers(place: Place, queue: Client, tab: Tab) -> None:
-    await fill(queue)
+async def test_pausing_by_a_click_pauses_workers(place: Place, client: Client, tab: Tab) -> None:
+    await fill(client)
     page = await open_page(tab, place.link("--write"))
     await page.locator("[data-do=pause]").click()
     await expect(page.locator(".notice")).to_contain_text("Everything is paused", timeout=PATIENCE)
-    assert (await queue.controls.read()).paused
+    assert (await client.controls.read()).paused
     await page.locator("[data-do=resume]").click()
     await expect(page.locator("[data-do=pause]")).to_be_visible(timeout=PATIENCE)
-    assert not (await queue.controls.read()).paused
+    assert not (await client.controls.read()).paused
 
 
 async def test_an_expired_link_says_so(place: Place, tab: Tab) -> None:

@@ -225,7 +225,7 @@ ADDED_UP = """(async () => {
 async def test_throughput_is_added_up_as_the_server_adds_it_up(modules: Page) -> None:
     """Notes of processes, of an hour merged whole or half, of hours before and after, and garbage."""
     clock = ManualClock(NOW)
-    queue = Client(MemoryEngine(clock), clock=clock)
+    client = Client(MemoryEngine(clock), clock=clock)
     hour = int(NOW) // 3600
     intervals: list[list[Any]] = [
         [start, 60, rows_of(start)] for start in range(hour * 3600 - 7200, (hour + 2) * 3600, 420)
@@ -240,8 +240,8 @@ async def test_throughput_is_added_up_as_the_server_adds_it_up(modules: Page) ->
     notes[note_name(hour, "odd")] = {"intervals": [[hour * 3600, 60, [["t", "high", {"completed": "9"}]]]]}
     notes[note_name(hour, "list")], notes["stats/x/p0"] = [], notes[note_name(hour, "p0")]
     for name, document in notes.items():
-        await queue.engine.write_note(name, json.dumps(document).encode(), expected=ANY)
-    theirs = await RecentStats(queue, clock).series()
+        await client.engine.write_note(name, json.dumps(document).encode(), expected=ANY)
+    theirs = await RecentStats(client, clock).series()
     ours = await call(modules, "stats.js", ADDED_UP, {"notes": list(notes.items()), "now": NOW})
     assert [(each["completed"], each["failed"]) for each in ours] == [(each.completed, each.failed) for each in theirs]
     assert [each["at"] for each in ours] == [iso(each.at) for each in theirs]

@@ -56,36 +56,36 @@ class Source:
 
 @asynccontextmanager
 async def opened(place: Place) -> AsyncIterator[Client]:
-    async with qo.connect(place.url) as queue:
-        yield queue
+    async with qo.connect(place.url) as client:
+        yield client
 
 
 async def task_in(
-    queue: Client, status: Status, *, type: str = "work", payload: object = None, name: str = "main"
+    client: Client, status: Status, *, type: str = "work", payload: object = None, name: str = "main"
 ) -> str:
     """A task brought into a status the way tasks get there."""
-    submitted = await queue.enqueue(type, payload, queue=name, max_retries=0)
+    submitted = await client.enqueue(type, payload, queue=name, max_retries=0)
     task_id = submitted.id
     if status is Status.PENDING:
         return task_id
     if status is Status.CANCELLED:
-        await queue.cancel(task_id)
+        await client.cancel(task_id)
         return task_id
-    (task,) = await queue.dequeue(type, queue=name, lease=600)
+    (task,) = await client.dequeue(type, queue=name, lease=600)
     assert task.id == task_id
     if status in (Status.COMPLETED, Status.ARCHIVED):
-        await queue.ack(task, {"answer": 42})
+        await client.ack(task, {"answer": 42})
     if status is Status.FAILED:
-        await queue.nack(task, "ValueError: no luck\n  in line 7")
+        await client.nack(task, "ValueError: no luck\n  in line 7")
     if status is Status.ARCHIVED:
-        await queue.archive(task_id)
+        await client.archive(task_id)
     return task_id
 
 
-async def fill(queue: Client) -> dict[Status, str]:
+async def fill(client: Client) -> dict[Status, str]:
     """One task of every status, and a worker. What waits comes last: it would be taken for the others."""
     order = [Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED, Status.RUNNING, Status.PENDING]
-    ids = {status: await task_in(queue, status, payload={"status": status.value}) for status in order}
+    ids = {status: await task_in(client, status, payload={"status": status.value}) for status in order}
     now = system_clock()
     note = WorkerNote(
         worker_id="crane-7",
@@ -103,5 +103,5 @@ async def fill(queue: Client) -> dict[Status, str]:
         pid=7,
         version="0.1.0",
     )
-    await queue.engine.write_note(f"{WORKERS}crane-7", msgspec.json.encode(note), expected=ANY)
+    await client.engine.write_note(f"{WORKERS}crane-7", msgspec.json.encode(note), expected=ANY)
     return ids

@@ -25,21 +25,21 @@ async def kill_workers(url: str, folder: Path, number: int) -> Told:
     """One after another is killed while it runs tasks; a last one, at work from the beginning, finishes them all."""
     dice, added, logs = new_dice(), set[str](), [folder / f"{n}.log" for n in range(number)]
     last, doomed = start(url, folder), [start(url, folder, logs[0])]
-    async with connect(url) as queue:
+    async with connect(url) as client:
         try:
             for n, log in enumerate(logs):
                 doomed += [start(url, folder, following) for following in logs[n + 1 : n + 2]]  # while others work
-                added |= await submit_until_it_hangs(queue, log)
+                added |= await submit_until_it_hangs(client, log)
                 await delay(dice.uniform(0.0, 0.1))  # any moment
                 end(doomed.pop(0), signal.SIGKILL)
-            await until_done(queue.engine)
+            await until_done(client.engine)
             await asyncio.to_thread(end, last, signal.SIGTERM)
         finally:
             for process in [last, *doomed]:
                 process.kill()
                 process.wait(60)
         interrupted = {task_id for log in logs for task_id in log.read_text().split()}
-        assert all(task and task.attempt > 1 for task in await queue.engine.get(sorted(interrupted)))
+        assert all(task and task.attempt > 1 for task in await client.engine.get(sorted(interrupted)))
     return Told(added, [])
 
 
@@ -72,13 +72,13 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 
 
-async def submit_until_it_hangs(queue: Client, log: Path) -> set[str]:
+async def submit_until_it_hangs(client: Client, log: Path) -> set[str]:
     added = set[str]()
     async with asyncio.timeout(DEADLINE):
         await until(lambda: said(log) is not None)
         while not said(log):
-            batch = [queue.new_task("count_up", b'{"n":%d}' % n, max_retries=100, retry=SOON) for n in range(6)]
-            added |= {submitted.id for submitted in await queue.submit_many(batch)}
+            batch = [client.new_task("count_up", b'{"n":%d}' % n, max_retries=100, retry=SOON) for n in range(6)]
+            added |= {submitted.id for submitted in await client.submit_many(batch)}
             await delay(0.1 if len(added) < _FAST_TASKS else 1.0)  # a producer at its own pace
     return added
 

@@ -17,9 +17,9 @@ DEADLINE = 45.0  # seconds until everything acknowledged must be completed
 
 
 @asynccontextmanager
-async def at_work(queue: Client) -> AsyncIterator[Worker]:
-    worker = Worker(queue, registry(), WorkerSettings(lease=1.5, heartbeat=0.5, poll=0.5))
-    monitor = Monitor(queue, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
+async def at_work(client: Client) -> AsyncIterator[Worker]:
+    worker = Worker(client, registry(), WorkerSettings(lease=1.5, heartbeat=0.5, poll=0.5))
+    monitor = Monitor(client, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
     tasks = [asyncio.create_task(worker.run()), asyncio.create_task(monitor.run())]
     try:
         yield worker
@@ -29,45 +29,45 @@ async def at_work(queue: Client) -> AsyncIterator[Worker]:
         await asyncio.gather(*tasks)
 
 
-async def produce(queue: Client, acknowledged: list[str], stop: asyncio.Event) -> None:
+async def produce(client: Client, acknowledged: list[str], stop: asyncio.Event) -> None:
     """Submit tasks one by one. A submit that raised may have been stored, and is not counted."""
     n = 0
     while not stop.is_set():
         n += 1
         try:
-            acknowledged.append((await queue.enqueue("count_up", {"n": n})).id)
+            acknowledged.append((await client.enqueue("count_up", {"n": n})).id)
         except StorageError:
             await delay(0.02)  # as a caller would
 
 
-async def all_done(queue: Client, ids: list[str]) -> None:
+async def all_done(client: Client, ids: list[str]) -> None:
     until = time.monotonic() + DEADLINE
     left = list(ids)
     while left:
-        tasks = [task for at in range(0, len(left), 500) for task in await queue.engine.get(left[at : at + 500])]
+        tasks = [task for at in range(0, len(left), 500) for task in await client.engine.get(left[at : at + 500])]
         assert None not in tasks, "an acknowledged task is lost"
         left = [task.id for task in tasks if task and task.status is not Status.COMPLETED]
         assert time.monotonic() < until, f"{len(left)} of {len(ids)} are not done"
         await delay(0.05)
 
 
-async def finished_once(queue: Client, ids: list[str]) -> None:
-    histories = await asyncio.gather(*(queue.engine.history(task_id) for task_id in ids))
+async def finished_once(client: Client, ids: list[str]) -> None:
+    histories = await asyncio.gather(*(client.engine.history(task_id) for task_id in ids))
     for events in histories:
         assert [event.status for event in events].count(Status.COMPLETED) == 1, events
         claims = [event.attempt for event in events if event.status is Status.RUNNING]
         assert claims == list(range(1, len(claims) + 1))
 
 
-async def under_load(queue: Client, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:
+async def under_load(client: Client, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:
     """The ids that were acknowledged while a worker and a producer ran and `trouble` caused failures."""
     acknowledged: list[str] = []
     stop = asyncio.Event()
-    async with at_work(queue):
-        producing = [asyncio.create_task(produce(queue, acknowledged, stop)) for _ in range(4)]
+    async with at_work(client):
+        producing = [asyncio.create_task(produce(client, acknowledged, stop)) for _ in range(4)]
         await trouble(acknowledged)
         stop.set()
         await asyncio.gather(*producing)
-        await all_done(queue, acknowledged)
-    await finished_once(queue, acknowledged)
+        await all_done(client, acknowledged)
+    await finished_once(client, acknowledged)
     return acknowledged

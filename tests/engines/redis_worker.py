@@ -12,8 +12,8 @@ from qo.worker import Worker, WorkerSettings
 
 
 async def add_one(url: str) -> None:
-    async with Client(open_engine(url)) as queue:
-        await queue.engine.add([NewTask(id=new_id(), queue="q", type="t")])
+    async with Client(open_engine(url)) as client:
+        await client.engine.add([NewTask(id=new_id(), queue="q", type="t")])
 
 
 async def count_up(n: int) -> int:
@@ -27,8 +27,8 @@ def registry() -> Registry:
 
 
 async def work(url: str) -> None:
-    async with connect(url) as queue:
-        await Worker(queue, registry(), WorkerSettings(lease=1.5, heartbeat=1.0)).run()
+    async with connect(url) as client:
+        await Worker(client, registry(), WorkerSettings(lease=1.5, heartbeat=1.0)).run()
 
 
 if __name__ == "__main__":

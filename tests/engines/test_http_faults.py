@@ -34,10 +34,10 @@ def served() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def queue(served: Server, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
+async def client(served: Server, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     engine = MemoryEngine() if request.param == "memory" else SqliteEngine(tmp_path / "qo.db")
-    async with served.serving(engine) as queue:
-        yield queue
+    async with served.serving(engine) as client:
+        yield client
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def proxy(served: Server) -> AsyncIterator[FaultyProxy]:
 
 
 @pytest.fixture
-async def engine(queue: Client, proxy: FaultyProxy) -> AsyncIterator[HttpEngine]:  # noqa: ARG001 - behind the proxy
+async def engine(client: Client, proxy: FaultyProxy) -> AsyncIterator[HttpEngine]:  # noqa: ARG001 - behind the proxy
     engine = HttpEngine(address_of(proxy.url))
     await engine.open()
     yield engine
@@ -102,19 +102,19 @@ async def test_a_restarted_server_reports_what_was_applied_and_otherwise_that_it
     assert await engine.add([new(5)]) == [(task_id(5), False)]
 
 
-async def test_a_first_attempt_that_arrives_late_claims_nothing_more(served: Server, queue: Client) -> None:
-    await served.there(_add(queue, 4))
+async def test_a_first_attempt_that_arrives_late_claims_nothing_more(served: Server, client: Client) -> None:
+    await served.there(_add(client, 4))
     asked = claim_request(limit=2)
     headers = {"Content-Type": wire.MEDIA_TYPE, wire.REQUEST: asked.lease_id}
     async with httpx.AsyncClient(base_url=served.url + wire.PATH, verify=NO_CERTIFICATES) as http:
         repeat = await http.post("/claim", content=wire.encode(replace(asked, is_repeat=True)), headers=headers)
         late = await http.post("/claim", content=wire.encode(asked), headers=headers)
     assert late.content == repeat.content and wire.REMEMBERED in late.headers
-    assert len(await served.there(queue.engine.find(Filter(statuses=(Status.RUNNING,)), limit=9))) == 2
+    assert len(await served.there(client.engine.find(Filter(statuses=(Status.RUNNING,)), limit=9))) == 2
 
 
-async def _add(queue: Client, number: int) -> None:
-    await queue.engine.add([new(n) for n in range(number)])
+async def _add(client: Client, number: int) -> None:
+    await client.engine.add([new(n) for n in range(number)])
 
 
 async def test_a_cancelled_claim_releases_its_tasks(engine: HttpEngine) -> None:
@@ -203,7 +203,7 @@ async def test_a_server_that_is_not_qo_is_reported(status: int) -> None:
 # --- requests that are refused
 
 
-@pytest.mark.usefixtures("queue")
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(
     ("call", "request_"),
     [
@@ -239,7 +239,7 @@ async def test_invalid_requests_are_refused(served: Server, call: str, request_:
     assert wire.error_of(response.content) is not None
 
 
-@pytest.mark.usefixtures("queue")
+@pytest.mark.usefixtures("client")
 async def test_bodies_are_limited_in_size_and_type(served: Server) -> None:
     async with httpx.AsyncClient(base_url=served.url + wire.PATH, verify=NO_CERTIFICATES) as http:
         headers = {"Content-Type": wire.MEDIA_TYPE}
@@ -251,9 +251,9 @@ async def test_bodies_are_limited_in_size_and_type(served: Server) -> None:
     assert [each.status_code for each in (large, deep, empty, typed, unknown)] == [413, 400, 400, 415, 404]
 
 
-async def test_tokens_are_not_listed_among_the_notes(engine: HttpEngine, queue: Client, served: Server) -> None:
+async def test_tokens_are_not_listed_among_the_notes(engine: HttpEngine, client: Client, served: Server) -> None:
     for name in (TOKENS, "tokens"):
-        await served.there(queue.engine.write_note(name, b"secret", expected=ANY))
+        await served.there(client.engine.write_note(name, b"secret", expected=ANY))
     assert await engine.notes("") == []
 
 
@@ -286,8 +286,8 @@ async def test_a_batch_of_large_tasks_arrives(engine: HttpEngine) -> None:
     assert sum([len(task.payload) for task in await engine.claim(claim_request(limit=40))]) == 40 * 250_000
 
 
-async def test_the_doctor_examines_a_server(served: Server, queue: Client, unused_tcp_port: int) -> None:
-    await queue.engine.add([new(n, priority=9) for n in range(3)])
+async def test_the_doctor_examines_a_server(served: Server, client: Client, unused_tcp_port: int) -> None:
+    await client.engine.add([new(n, priority=9) for n in range(3)])
     findings = {finding.name: finding for finding in await examine(served.url)}
     assert findings["server"].ok and findings["protocol"].ok and findings["store"].ok
     assert "holds 3 tasks" in findings["store"].detail

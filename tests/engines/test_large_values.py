@@ -205,30 +205,30 @@ async def test_a_failed_cleanup_does_not_change_the_answer(bucket: MemoryBucket,
 
 
 async def test_a_client_accepts_payloads_up_to_the_limit_of_its_store(tmp_path: Path) -> None:
-    async with connect(f"file://{tmp_path}?payload_limit=300000") as queue:
-        submitted = await queue.enqueue("t", "x" * 290_000)
-        (task,) = await queue.dequeue("t")
+    async with connect(f"file://{tmp_path}?payload_limit=300000") as client:
+        submitted = await client.enqueue("t", "x" * 290_000)
+        (task,) = await client.dequeue("t")
         assert len(task.payload) == 290_002
-        await queue.ack(task, "y" * 290_000)
+        await client.ack(task, "y" * 290_000)
         assert len(await submitted.result()) == 290_000
         with pytest.raises(InvalidTask, match="300,003 bytes, the limit is 300,000"):
-            await queue.enqueue("t", "x" * 300_001)
-    async with connect(f"file://{tmp_path}?layout=one") as queue:
-        assert queue.payload_limit == DEFAULT_PAYLOAD_LIMIT
+            await client.enqueue("t", "x" * 300_001)
+    async with connect(f"file://{tmp_path}?layout=one") as client:
+        assert client.payload_limit == DEFAULT_PAYLOAD_LIMIT
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/qo.db"])
 async def test_other_stores_name_their_limit(url: str, tmp_path: Path) -> None:
-    async with connect(url.format(tmp_path)) as queue:
+    async with connect(url.format(tmp_path)) as client:
         with pytest.raises(InvalidTask, match="is 262,147 bytes, the limit is 262,144"):
-            await queue.enqueue("t", "x" * (PAYLOAD_LIMIT + 1))
+            await client.enqueue("t", "x" * (PAYLOAD_LIMIT + 1))
         with pytest.raises(InvalidTask, match="the limit is 262,144"):
-            await queue.submit_many([queue.new_task("t", LARGE)])
+            await client.submit_many([client.new_task("t", LARGE)])
 
 
 async def test_settings_override_the_limit_of_the_store(bucket: MemoryBucket, clock: ManualClock) -> None:
     engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
-    async with Client(engine, Settings(payload_limit=10), clock=clock) as queue:
+    async with Client(engine, Settings(payload_limit=10), clock=clock) as client:
         with pytest.raises(InvalidTask, match="the limit is 10;"):
-            await queue.enqueue("t", "x" * 9)
-        await asyncio.gather(*(queue.enqueue("t", "x" * 8) for _ in range(3)))
+            await client.enqueue("t", "x" * 9)
+        await asyncio.gather(*(client.enqueue("t", "x" * 8) for _ in range(3)))

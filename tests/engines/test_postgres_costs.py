@@ -111,7 +111,7 @@ async def test_a_claim_costs_the_same_at_any_depth(engine: PostgresEngine) -> No
 
 def test_metrics_and_the_overview_work_with_a_deep_queue(url: str) -> None:
     with served(open_engine(url)) as api:
-        api.run(api.queue.submit_many([api.queue.new_task("t", b"null") for _ in range(1000)]))
+        api.run(api.qo_client.submit_many([api.qo_client.new_task("t", b"null") for _ in range(1000)]))
         for path in ("/metrics", "/api/v1/dashboard/overview"):
             answer = api.client.get(path)
             assert answer.status_code == 200, answer.text

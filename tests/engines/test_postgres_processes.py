@@ -67,8 +67,8 @@ async def echo(n: int) -> int:
 class Load:
     """A producer that continues after errors, and records the acknowledged ids."""
 
-    def __init__(self, queue: Client) -> None:
-        self.queue, self.acknowledged = queue, list[str]()
+    def __init__(self, client: Client) -> None:
+        self.queue, self.acknowledged = client, list[str]()
         self.going = True
 
     async def run(self) -> None:
@@ -86,9 +86,9 @@ class Load:
         await until(lambda: len(self.acknowledged) >= enough)
 
 
-async def _all_ended(queue: Client, ids: list[str]) -> None:
+async def _all_ended(client: Client, ids: list[str]) -> None:
     async def have_ended() -> bool:
-        tasks = await queue.engine.get(ids)
+        tasks = await client.engine.get(ids)
         assert None not in tasks, "an acknowledged task is lost"
         return all(task and task.status is Status.COMPLETED for task in tasks)
 
@@ -100,10 +100,10 @@ async def test_every_acknowledged_task_completes_although_the_server_restarts() 
     registry = Registry()
     registry.add(make_handler(echo, type="echo", options=make_options(echo)))
     with postgres_server() as server:
-        async with Client(PostgresEngine(address_of(server.url()))) as queue:
-            load = Load(queue)
-            worker = Worker(queue, registry, WorkerSettings(poll=0.1, lease=2.0))
-            monitor = Monitor(queue, MonitorSettings(check_interval=0.5, grace=0.5), id="m")
+        async with Client(PostgresEngine(address_of(server.url()))) as client:
+            load = Load(client)
+            worker = Worker(client, registry, WorkerSettings(poll=0.1, lease=2.0))
+            monitor = Monitor(client, MonitorSettings(check_interval=0.5, grace=0.5), id="m")
             running = [asyncio.create_task(work) for work in (load.run(), worker.run(), monitor.run())]
             for _ in range(RESTARTS):
                 await load.grown()
@@ -111,7 +111,7 @@ async def test_every_acknowledged_task_completes_although_the_server_restarts() 
             await load.grown()
             load.going = False
             await running[0]
-            await _all_ended(queue, load.acknowledged)
+            await _all_ended(client, load.acknowledged)
             worker.stop()
             monitor.stop()
             await asyncio.gather(*running)

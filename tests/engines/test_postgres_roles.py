@@ -36,73 +36,73 @@ async def login(postgres: PostgresServer, url: str) -> AsyncIterator[Callable[[s
 
 
 async def test_each_role_can_do_its_work(url: str, login: Callable[[str], str]) -> None:
-    async with qo.connect(login("qo_producer")) as queue:
-        first = await queue.enqueue("work", 1)
+    async with qo.connect(login("qo_producer")) as client:
+        first = await client.enqueue("work", 1)
         for _ in range(2):
-            second = await queue.enqueue("later", 2, delay=60, idempotency_key="once")
-        await queue.submit_many([queue.new_task(f"type{n}", b"1") for n in range(20)])
-        task = await queue.get(first.id)
+            second = await client.enqueue("later", 2, delay=60, idempotency_key="once")
+        await client.submit_many([client.new_task(f"type{n}", b"1") for n in range(20)])
+        task = await client.get(first.id)
         assert task is not None and task.status is Status.PENDING
-    async with qo.connect(login("qo_worker")) as queue:
-        (task,) = await queue.dequeue("work")
-        await queue.ack(task, "done")
-        (failing,) = await queue.dequeue("type0")
-        await queue.nack(failing, "no luck")
-        assert (await Monitor(queue, id="m").check()).led
-        await queue.controls.pause()
-        await queue.cancel(second.id)
-        await queue.delete(second.id)
+    async with qo.connect(login("qo_worker")) as client:
+        (task,) = await client.dequeue("work")
+        await client.ack(task, "done")
+        (failing,) = await client.dequeue("type0")
+        await client.nack(failing, "no luck")
+        assert (await Monitor(client, id="m").check()).led
+        await client.controls.pause()
+        await client.cancel(second.id)
+        await client.delete(second.id)
         now = system_clock()
-        await AuditTrail(queue.engine, clock=system_clock).record(
+        await AuditTrail(client.engine, clock=system_clock).record(
             new_record(at=now, actor="cli", who="ops", action="pause")
         )
-    async with qo.connect(login("qo_reader")) as queue:
-        assert await queue.result(first.id) == "done"
-        assert len(await queue.list()) == 21
-        assert len(await queue.history(first.id)) == 3
-        assert (await queue.stats())["completed"] == 1
-        assert (await queue.controls.read()).paused
-    async with qo.connect(url) as queue:  # the owner
-        await compact_audit(queue.engine, now)
-        (record,) = (await read_audit(queue.engine, now=now, limit=9)).records
+    async with qo.connect(login("qo_reader")) as client:
+        assert await client.result(first.id) == "done"
+        assert len(await client.list()) == 21
+        assert len(await client.history(first.id)) == 3
+        assert (await client.stats())["completed"] == 1
+        assert (await client.controls.read()).paused
+    async with qo.connect(url) as client:  # the owner
+        await compact_audit(client.engine, now)
+        (record,) = (await read_audit(client.engine, now=now, limit=9)).records
         assert (record.action, record.verified) == ("pause", False)  # a worker may add any record
 
 
 async def test_no_role_reaches_tokens_and_the_audit_trail(url: str, login: Callable[[str], str]) -> None:
-    async with qo.connect(url) as queue:
-        await queue.engine.write_note(TOKENS, b"{}", expected=ANY)
-        await queue.engine.write_note("audit/new/1", b"{}", expected=ANY)
+    async with qo.connect(url) as client:
+        await client.engine.write_note(TOKENS, b"{}", expected=ANY)
+        await client.engine.write_note("audit/new/1", b"{}", expected=ANY)
     for role in ROLES:
-        async with qo.connect(login(role)) as queue:
+        async with qo.connect(login(role)) as client:
             for name in (TOKENS, "audit/new/1"):
                 with pytest.raises(StorageError):
-                    await queue.engine.read_note(name)
+                    await client.engine.read_note(name)
                 with pytest.raises(StorageError):
-                    await queue.engine.notes(name)
+                    await client.engine.notes(name)
                 with pytest.raises(StorageError):
-                    await queue.engine.write_note(name, b"mine", expected=ANY)
+                    await client.engine.write_note(name, b"mine", expected=ANY)
                 with pytest.raises(StorageError):
-                    await queue.engine.drop_note(name)
+                    await client.engine.drop_note(name)
             with pytest.raises(Refused):
-                await compact_audit(queue.engine, 0.0)
-    async with qo.connect(url) as queue:
-        note = await queue.engine.read_note(TOKENS)
+                await compact_audit(client.engine, 0.0)
+    async with qo.connect(url) as client:
+        note = await client.engine.read_note(TOKENS)
         assert note is not None and note.data == b"{}"
 
 
 async def test_a_role_is_refused_the_operations_of_higher_roles(login: Callable[[str], str]) -> None:
-    async with qo.connect(login("qo_producer")) as queue:
-        submitted = await queue.enqueue("work")
+    async with qo.connect(login("qo_producer")) as client:
+        submitted = await client.enqueue("work")
         for attempt in (
-            queue.dequeue("work"),
-            queue.cancel(submitted.id),
-            queue.engine.delete([submitted.id]),
-            queue.engine.write_note("control", b"{}", expected=ANY),
+            client.dequeue("work"),
+            client.cancel(submitted.id),
+            client.engine.delete([submitted.id]),
+            client.engine.write_note("control", b"{}", expected=ANY),
         ):
             with pytest.raises(StorageError):
                 await attempt
-    async with qo.connect(login("qo_reader")) as queue:
-        for refused in (queue.enqueue("work"), queue.dequeue("work"), queue.cancel(submitted.id)):
+    async with qo.connect(login("qo_reader")) as client:
+        for refused in (client.enqueue("work"), client.dequeue("work"), client.cancel(submitted.id)):
             with pytest.raises(StorageError):
                 await refused
     with psycopg.connect(login("qo_worker").partition("?")[0], autocommit=True) as db:

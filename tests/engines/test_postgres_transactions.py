@@ -52,14 +52,14 @@ async def test_waiting_ends_when_the_callers_transaction_commits(
 
 
 async def test_a_queue_enqueues_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:
-    async with connect(url) as queue, await psycopg.AsyncConnection.connect(postgres.url()) as callers:
-        kept = await queue.enqueue("t", {"n": 1}, connection=callers)
-        assert await queue.get(kept.id) is None  # invisible before the commit
+    async with connect(url) as client, await psycopg.AsyncConnection.connect(postgres.url()) as callers:
+        kept = await client.enqueue("t", {"n": 1}, connection=callers)
+        assert await client.get(kept.id) is None  # invisible before the commit
         await callers.commit()
-        lost = await queue.enqueue("t", {"n": 2}, connection=callers)
+        lost = await client.enqueue("t", {"n": 2}, connection=callers)
         await callers.rollback()
-        assert await queue.get(kept.id) is not None
-        assert await queue.get(lost.id) is None
+        assert await client.get(kept.id) is not None
+        assert await client.get(lost.id) is None
 
 
 def test_an_app_enqueues_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:
@@ -80,6 +80,6 @@ def test_an_app_enqueues_in_the_callers_transaction(postgres: PostgresServer, ur
 
 
 async def test_a_store_without_transactions_refuses_a_connection() -> None:
-    async with connect("memory://") as queue:
+    async with connect("memory://") as client:
         with pytest.raises(InvalidSetting, match="requires a postgresql:// store"):
-            await queue.enqueue("t", connection=object())
+            await client.enqueue("t", connection=object())

@@ -70,9 +70,9 @@ async def test_a_write_that_no_replica_has_is_not_acknowledged(monkeypatch: pyte
 
 
 async def test_a_failover_loses_nothing_acknowledged_and_workers_continue(fleet: Sentinels) -> None:
-    async with connect(fleet.url) as queue:
-        await until_writable(queue)
-        assert len(await under_load(queue, lambda acknowledged: failover(fleet, queue, acknowledged))) > 200
+    async with connect(fleet.url) as client:
+        await until_writable(client)
+        assert len(await under_load(client, lambda acknowledged: failover(fleet, client, acknowledged))) > 200
 
 
 async def test_a_replaced_primary_that_still_responds_acknowledges_nothing_that_is_lost(fleet: Sentinels) -> None:
@@ -89,12 +89,12 @@ async def test_a_replaced_primary_that_still_responds_acknowledges_nothing_that_
         seen = len(acknowledged)
         await until(lambda: len(acknowledged) > seen + 50)
 
-    async with connect(fleet.url) as queue:
-        await until_writable(queue)
-        assert len(await under_load(queue, failovers)) > 100
+    async with connect(fleet.url) as client:
+        await until_writable(client)
+        assert len(await under_load(client, failovers)) > 100
 
 
-async def failover(fleet: Sentinels, queue: Client, acknowledged: list[str]) -> None:
+async def failover(fleet: Sentinels, client: Client, acknowledged: list[str]) -> None:
     """Kill the primary, so that a replica takes over; then kill the last replica and start it again."""
     await until(lambda: len(acknowledged) > 100)
     await asyncio.to_thread(fleet.primary.kill)
@@ -104,22 +104,22 @@ async def failover(fleet: Sentinels, queue: Client, acknowledged: list[str]) -> 
     (replica,) = set(fleet.replicas) - {new_primary}
     await asyncio.to_thread(replica.kill)
     with pytest.raises(StorageError, match="too few replicas"):
-        await write_until_refused(queue)
+        await write_until_refused(client)
     await asyncio.to_thread(replica.start)
     replica.command("REPLICAOF", "127.0.0.1", str(new_primary.port))  # as its configuration file would
     seen = len(acknowledged)
     await until(lambda: len(acknowledged) > seen + 50)
 
 
-async def write_until_refused(queue: Client) -> None:
+async def write_until_refused(client: Client) -> None:
     for _ in range(1000):
-        await queue.engine.write_note("probe", b"", expected="any")
+        await client.engine.write_note("probe", b"", expected="any")
 
 
-async def until_writable(queue: Client) -> None:
+async def until_writable(client: Client) -> None:
     async def is_writable() -> bool:
         with contextlib.suppress(StorageError):
-            await queue.engine.write_note("probe", b"", expected="any")
+            await client.engine.write_note("probe", b"", expected="any")
             return True
         return False
 

@@ -26,7 +26,7 @@ SOON = RetryPolicy(initial=0.1, max=0.5)
 
 async def test_a_server_that_crashes_under_load_loses_nothing_acknowledged() -> None:
     with running("--appendfsync", "always") as server:
-        async with connect(server.url) as queue:
+        async with connect(server.url) as client:
 
             async def crashes(acknowledged: list[str]) -> None:
                 for _ in range(3):
@@ -37,7 +37,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing_acknowledged() -> 
                 seen = len(acknowledged)
                 await until(lambda: len(acknowledged) > seen + 50)
 
-            assert len(await under_load(queue, crashes)) > 300
+            assert len(await under_load(client, crashes)) > 300
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def start(url: str) -> subprocess.Popen[bytes]:
 
 async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Random) -> None:
     with running() as server:
-        async with connect(server.url) as queue:
+        async with connect(server.url) as client:
             workers = [start(server.url) for _ in range(4)]
-            monitor = Monitor(queue, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
+            monitor = Monitor(client, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
             watching = asyncio.create_task(monitor.run())
             ids: list[str] = []
             try:
@@ -65,19 +65,19 @@ async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Rando
                     kills += 1
                     assert kills < KILLS + 100, "no kill hit a task"
                     victim = workers[dice.randrange(4)]
-                    its_id = await until_registered(queue, victim.pid)
-                    done = (await queue.stats())["completed"]
-                    batch = [queue.new_task("count_up", b'{"n":1}', max_retries=50, retry=SOON) for _ in range(150)]
-                    ids += (fresh := [submitted.id for submitted in await queue.submit_many(batch)])
-                    await until_completed(queue, done + dice.randrange(1, 140))
+                    its_id = await until_registered(client, victim.pid)
+                    done = (await client.stats())["completed"]
+                    batch = [client.new_task("count_up", b'{"n":1}', max_retries=50, retry=SOON) for _ in range(150)]
+                    ids += (fresh := [submitted.id for submitted in await client.submit_many(batch)])
+                    await until_completed(client, done + dice.randrange(1, 140))
                     victim.send_signal(signal.SIGKILL)
                     assert victim.wait(10) == -signal.SIGKILL, "a worker ended by itself"
                     workers[workers.index(victim)] = start(server.url)
-                    left = [task for task in await queue.engine.get(fresh) if task and task.status is Status.RUNNING]
+                    left = [task for task in await client.engine.get(fresh) if task and task.status is Status.RUNNING]
                     has_hit = has_hit or its_id in {task.worker_id for task in left}
-                await all_done(queue, ids)
-                await finished_once(queue, ids)
-                assert any(task.attempt > 1 for task in await queue.engine.get(ids) if task)
+                await all_done(client, ids)
+                await finished_once(client, ids)
+                assert any(task.attempt > 1 for task in await client.engine.get(ids) if task)
             finally:
                 for process in workers:
                     process.kill()
@@ -86,15 +86,15 @@ async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Rando
                 await watching
 
 
-async def until_registered(queue: Client, pid: int) -> str:
+async def until_registered(client: Client, pid: int) -> str:
     async def registered() -> str | None:
-        return next((worker.worker_id for worker in await queue.workers() if worker.pid == pid), None)
+        return next((worker.worker_id for worker in await client.workers() if worker.pid == pid), None)
 
     return await until(registered)
 
 
-async def until_completed(queue: Client, number: int) -> None:
+async def until_completed(client: Client, number: int) -> None:
     async def are_completed() -> bool:
-        return bool((await queue.stats())["completed"] >= number)
+        return bool((await client.stats())["completed"] >= number)
 
     await until(are_completed)

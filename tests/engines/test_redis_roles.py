@@ -35,79 +35,79 @@ def login(redis_server: Server) -> Iterator[Callable[[str], str]]:
 
 
 async def test_each_user_can_do_its_work(login: Callable[[str], str]) -> None:
-    async with qo.connect(login("qo-admin")) as queue:
-        await queue.engine.write_note(TOKENS, b"{}", expected=NEW)
-    async with qo.connect(login("qo-producer")) as queue:
-        first = await queue.enqueue("work", 1)
+    async with qo.connect(login("qo-admin")) as client:
+        await client.engine.write_note(TOKENS, b"{}", expected=NEW)
+    async with qo.connect(login("qo-producer")) as client:
+        first = await client.enqueue("work", 1)
         for _ in range(2):
-            second = await queue.enqueue("later", 2, delay=60, idempotency_key="once")
-        await queue.submit_many([queue.new_task(f"type{n}", b"1") for n in range(20)])
-        task = await queue.get(first.id)
+            second = await client.enqueue("later", 2, delay=60, idempotency_key="once")
+        await client.submit_many([client.new_task(f"type{n}", b"1") for n in range(20)])
+        task = await client.get(first.id)
         assert task is not None and task.status is Status.PENDING
-    async with qo.connect(login("qo-worker")) as queue:
-        (task,) = await queue.dequeue("work", wait=5)
-        await queue.ack(task, "done")
-        (failing,) = await queue.dequeue("type0")
-        await queue.nack(failing, "no luck")
-        assert (await Monitor(queue, id="m").check()).led
-        await queue.controls.pause()
-        await queue.cancel(second.id)
-        await queue.delete(second.id)
+    async with qo.connect(login("qo-worker")) as client:
+        (task,) = await client.dequeue("work", wait=5)
+        await client.ack(task, "done")
+        (failing,) = await client.dequeue("type0")
+        await client.nack(failing, "no luck")
+        assert (await Monitor(client, id="m").check()).led
+        await client.controls.pause()
+        await client.cancel(second.id)
+        await client.delete(second.id)
         now = system_clock()
         record = new_record(at=now, actor="cli", who="ops", action="pause")
-        await AuditTrail(queue.engine, clock=system_clock).record(record)
-    async with qo.connect(login("qo-reader")) as queue:
-        assert await queue.result(first.id) == "done"
-        assert len(await queue.list()) == 21
-        assert len(await queue.history(first.id)) == 3
-        assert (await queue.stats())["completed"] == 1
-        assert (await queue.controls.read()).paused
-    async with qo.connect(login("qo-admin")) as queue:
-        await compact_audit(queue.engine, now)
-        (each,) = (await read_audit(queue.engine, now=now, limit=9)).records
+        await AuditTrail(client.engine, clock=system_clock).record(record)
+    async with qo.connect(login("qo-reader")) as client:
+        assert await client.result(first.id) == "done"
+        assert len(await client.list()) == 21
+        assert len(await client.history(first.id)) == 3
+        assert (await client.stats())["completed"] == 1
+        assert (await client.controls.read()).paused
+    async with qo.connect(login("qo-admin")) as client:
+        await compact_audit(client.engine, now)
+        (each,) = (await read_audit(client.engine, now=now, limit=9)).records
         assert (each.action, each.verified) == ("pause", False)  # a worker may add any record
 
 
 async def test_no_other_user_reaches_tokens_and_the_audit_trail(login: Callable[[str], str]) -> None:
-    async with qo.connect(login("qo-admin")) as queue:
-        await queue.engine.write_note(TOKENS, b"{}", expected=ANY)
-        await queue.engine.write_note("audit/new/1", b"{}", expected=ANY)
+    async with qo.connect(login("qo-admin")) as client:
+        await client.engine.write_note(TOKENS, b"{}", expected=ANY)
+        await client.engine.write_note("audit/new/1", b"{}", expected=ANY)
     for name in LESSER:
-        async with qo.connect(login(name)) as queue:
+        async with qo.connect(login(name)) as client:
             for protected in (TOKENS, "audit/new/1"):
                 with pytest.raises(StorageError):
-                    await queue.engine.read_note(protected)
+                    await client.engine.read_note(protected)
                 with pytest.raises(StorageError):
-                    await queue.engine.notes(protected)
+                    await client.engine.notes(protected)
                 with pytest.raises(StorageError):
-                    await queue.engine.write_note(protected, b"mine", expected=ANY)
+                    await client.engine.write_note(protected, b"mine", expected=ANY)
             with pytest.raises(StorageError):
-                await queue.engine.drop_note(TOKENS)
-    async with qo.connect(login("qo-admin")) as queue:
-        note = await queue.engine.read_note(TOKENS)
+                await client.engine.drop_note(TOKENS)
+    async with qo.connect(login("qo-admin")) as client:
+        note = await client.engine.read_note(TOKENS)
         assert note is not None and note.data == b"{}"
 
 
 async def test_a_user_is_refused_the_operations_of_higher_users(login: Callable[[str], str]) -> None:
-    async with qo.connect(login("qo-admin")) as queue:
-        submitted = await queue.enqueue("work")
-    async with qo.connect(login("qo-producer")) as queue:
+    async with qo.connect(login("qo-admin")) as client:
+        submitted = await client.enqueue("work")
+    async with qo.connect(login("qo-producer")) as client:
         for attempt in (
-            queue.dequeue("work"),
-            queue.cancel(submitted.id),
-            queue.engine.delete([submitted.id]),
-            queue.engine.write_note("control", b"{}", expected=ANY),
+            client.dequeue("work"),
+            client.cancel(submitted.id),
+            client.engine.delete([submitted.id]),
+            client.engine.write_note("control", b"{}", expected=ANY),
         ):
             with pytest.raises(Refused, match="Roles in Redis"):
                 await attempt
-    async with qo.connect(login("qo-reader")) as queue:
-        for refused in (queue.enqueue("work"), queue.dequeue("work"), queue.cancel(submitted.id)):
+    async with qo.connect(login("qo-reader")) as client:
+        for refused in (client.enqueue("work"), client.dequeue("work"), client.cancel(submitted.id)):
             with pytest.raises(StorageError):
                 await refused
-    async with qo.connect(login("qo-admin")) as queue:
-        task = await queue.get(submitted.id)
+    async with qo.connect(login("qo-admin")) as client:
+        task = await client.get(submitted.id)
         assert task is not None and task.status is Status.PENDING and task.attempt == 0
-        assert [task.id for task in await queue.dequeue("work")] == [submitted.id], "nothing was left half-way"
+        assert [task.id for task in await client.dequeue("work")] == [submitted.id], "nothing was left half-way"
     for name in (*LESSER, "qo-admin"):
         with driver.Redis.from_url(login(name).partition("?")[0]) as db:
             for command in (
@@ -127,8 +127,8 @@ async def test_a_user_is_refused_the_operations_of_higher_users(login: Callable[
 async def test_a_user_who_may_not_migrate_a_queue_changes_nothing(
     login: Callable[[str], str], redis_server: Server, name: str
 ) -> None:
-    async with qo.connect(login("qo-admin")) as queue:
-        submitted = [(await queue.enqueue("work", n)).id for n in range(5)]
+    async with qo.connect(login("qo-admin")) as client:
+        submitted = [(await client.enqueue("work", n)).id for n in range(5)]
     with driver.Redis(port=redis_server.port) as db:
         write_format_3(db, "{roles}:")
         before = {key: db.dump(key) for key in db.keys("{roles}:[^r]*") + db.keys("{roles}:ready*")}
@@ -137,7 +137,7 @@ async def test_a_user_who_may_not_migrate_a_queue_changes_nothing(
                 async with qo.connect(login(name)):
                     pass
         assert {key: db.dump(key) for key in db.keys("{roles}:[^r]*") + db.keys("{roles}:ready*")} == before
-    async with qo.connect(login("qo-worker")) as queue:
-        assert [task.id for task in await queue.dequeue("work", batch_size=9)] == submitted
-    async with qo.connect(login("qo-producer")) as queue:
-        await queue.enqueue("work")
+    async with qo.connect(login("qo-worker")) as client:
+        assert [task.id for task in await client.dequeue("work", batch_size=9)] == submitted
+    async with qo.connect(login("qo-producer")) as client:
+        await client.enqueue("work")

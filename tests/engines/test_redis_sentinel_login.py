@@ -114,9 +114,9 @@ def _bulk(port: int) -> bytes:
 
 async def test_sentinels_have_their_own_login(fleet: Fleet) -> None:
     url = f"redis+sentinel://tasks:opened@127.0.0.1:{fleet.sentinel.port}/0?replicas=0&"
-    async with qo.connect(url + LOGIN) as queue:
-        submitted = await queue.enqueue("t")
-        assert [task.id for task in await queue.dequeue("t")] == [submitted.id]
+    async with qo.connect(url + LOGIN) as client:
+        submitted = await client.enqueue("t")
+        assert [task.id for task in await client.dequeue("t")] == [submitted.id]
     wrong = RedisEngine(address_of(url + LOGIN.replace("watched", "guessed")))
     with pytest.raises(StorageError) as caught:
         await wrong.count()
@@ -137,9 +137,9 @@ async def test_sentinels_and_servers_use_tls_and_their_certificates_are_checked(
             await untrusted.count()
         await untrusted.close()
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        async with qo.connect(url) as queue:
-            submitted = await queue.enqueue("t")
-            assert [task.id for task in await queue.dequeue("t")] == [submitted.id]
+        async with qo.connect(url) as client:
+            submitted = await client.enqueue("t")
+            assert [task.id for task in await client.dequeue("t")] == [submitted.id]
 
 
 def test_the_login_of_sentinels_is_never_shown() -> None:

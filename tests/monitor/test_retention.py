@@ -31,9 +31,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["memory", *LAYOUTS])
-async def queue(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Client]:
-    async with Client(engine_of(request.param, clock), clock=clock) as queue:
-        yield queue
+async def client(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Client]:
+    async with Client(engine_of(request.param, clock), clock=clock) as client:
+        yield client
 
 
 def engine_of(name: str, clock: ManualClock) -> Engine:
@@ -43,82 +43,82 @@ def engine_of(name: str, clock: ManualClock) -> Engine:
     return LargeValuesEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock)
 
 
-def monitor(queue: Client, clock: ManualClock, **settings: Any) -> Monitor:
-    return Monitor(queue, MonitorSettings(**settings), id="m1", clock=clock)
+def monitor(client: Client, clock: ManualClock, **settings: Any) -> Monitor:
+    return Monitor(client, MonitorSettings(**settings), id="m1", clock=clock)
 
 
-async def check(queue: Client, clock: ManualClock, **settings: Any) -> tuple[int, int]:
-    checked: Checked = await monitor(queue, clock, **settings).check_once()
+async def check(client: Client, clock: ManualClock, **settings: Any) -> tuple[int, int]:
+    checked: Checked = await monitor(client, clock, **settings).check_once()
     return checked.archived, checked.deleted
 
 
-async def finish(queue: Client, *tasks: NewTask, failing: bool = False) -> None:
-    await queue.engine.add(tasks)
-    held = await claim(queue.engine, limit=len(tasks))
-    assert all(await queue.engine.apply([fail(task, "e") if failing else complete(task) for task in held]))
+async def finish(client: Client, *tasks: NewTask, failing: bool = False) -> None:
+    await client.engine.add(tasks)
+    held = await claim(client.engine, limit=len(tasks))
+    assert all(await client.engine.apply([fail(task, "e") if failing else complete(task) for task in held]))
 
 
 async def test_tasks_are_archived_then_deleted_and_the_unfinished_are_never_touched(
-    queue: Client, clock: ManualClock
+    client: Client, clock: ManualClock
 ) -> None:
-    await finish(queue, new("done"))
-    await finish(queue, new("failed"), failing=True)
-    await queue.engine.add([new("waiting")])
+    await finish(client, new("done"))
+    await finish(client, new("failed"), failing=True)
+    await client.engine.add([new("waiting")])
     clock.advance(7199)
-    assert await check(queue, clock, retention=7200.0) == (0, 0)
+    assert await check(client, clock, retention=7200.0) == (0, 0)
     clock.advance(1)
-    assert await check(queue, clock, retention=7200.0) == (2, 0)
-    assert (await stored(queue.engine, "done")).status is Status.ARCHIVED
+    assert await check(client, clock, retention=7200.0) == (2, 0)
+    assert (await stored(client.engine, "done")).status is Status.ARCHIVED
     clock.advance(7200)
-    assert await check(queue, clock, retention=7200.0) == (0, 2)
-    assert [task.id for task in await queue.list()] == [task_id("waiting")]
+    assert await check(client, clock, retention=7200.0) == (0, 2)
+    assert [task.id for task in await client.list()] == [task_id("waiting")]
 
 
-async def test_a_retention_below_an_hour_holds(queue: Client, clock: ManualClock) -> None:
-    await finish(queue, new())
-    watch = monitor(queue, clock, retention=60.0)
+async def test_a_retention_below_an_hour_holds(client: Client, clock: ManualClock) -> None:
+    await finish(client, new())
+    watch = monitor(client, clock, retention=60.0)
     seen = []
     for _ in range(5):
         checked = await watch.check()
         seen.append((checked.archived, checked.deleted))
         clock.advance(30)
     assert seen == [(0, 0), (0, 0), (1, 0), (0, 0), (0, 1)]  # although sweeps are five minutes apart
-    assert await queue.get(task_id(0)) is None
+    assert await client.get(task_id(0)) is None
 
 
-async def test_dead_letters_leave_in_their_own_time(queue: Client, clock: ManualClock) -> None:
-    await finish(queue, new("done"))
-    await finish(queue, new("failed"), failing=True)
+async def test_dead_letters_leave_in_their_own_time(client: Client, clock: ManualClock) -> None:
+    await finish(client, new("done"))
+    await finish(client, new("failed"), failing=True)
     settings = {"retention": 60.0, "failed_retention": 7200.0}
     clock.advance(120)
-    assert await check(queue, clock, **settings) == (1, 1)
+    assert await check(client, clock, **settings) == (1, 1)
     clock.advance(7079)
-    assert await check(queue, clock, **settings) == (0, 0)
+    assert await check(client, clock, **settings) == (0, 0)
     clock.advance(1)
-    assert await check(queue, clock, **settings) == (0, 1)
-    assert await queue.list() == []
+    assert await check(client, clock, **settings) == (0, 1)
+    assert await client.list() == []
 
 
-async def test_dead_letters_may_leave_alone_or_stay_for_ever(queue: Client, clock: ManualClock) -> None:
-    await finish(queue, new("done"))
-    await finish(queue, new("failed"), failing=True)
+async def test_dead_letters_may_leave_alone_or_stay_for_ever(client: Client, clock: ManualClock) -> None:
+    await finish(client, new("done"))
+    await finish(client, new("failed"), failing=True)
     clock.advance(7200)
-    assert await check(queue, clock, retention=60.0, failed_retention=0.0) == (1, 1)
-    await finish(queue, new("done"))
+    assert await check(client, clock, retention=60.0, failed_retention=0.0) == (1, 1)
+    await finish(client, new("done"))
     clock.advance(7200)
-    assert await check(queue, clock, retention=0.0, failed_retention=7200.0) == (0, 1)
-    assert [task.id for task in await queue.list()] == [task_id("done")]
+    assert await check(client, clock, retention=0.0, failed_retention=7200.0) == (0, 1)
+    assert [task.id for task in await client.list()] == [task_id("done")]
 
 
-async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Client, clock: ManualClock) -> None:
-    first = await queue.enqueue("t", idempotency_key="k")
-    await queue.engine.apply([complete(await claim_one(queue.engine))])
+async def test_a_key_outlives_the_retention_until_its_window_is_over(client: Client, clock: ManualClock) -> None:
+    first = await client.enqueue("t", idempotency_key="k")
+    await client.engine.apply([complete(await claim_one(client.engine))])
     clock.advance(7200)
-    await check(queue, clock, retention=60.0)
-    again = await queue.enqueue("t", idempotency_key="k")
+    await check(client, clock, retention=60.0)
+    again = await client.enqueue("t", idempotency_key="k")
     assert (again.id, again.new) == (first.id, False)
     clock.advance(WINDOW)
-    assert await check(queue, clock, retention=60.0) == (0, 1)
+    assert await check(client, clock, retention=60.0) == (0, 1)
 
 
 @pytest.mark.parametrize("name", ["memory", *LAYOUTS])
@@ -126,25 +126,25 @@ async def test_a_key_with_a_longer_window_outlives_the_retention_too(
     name: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qo.client.leases._RETENTION_INTERVAL", 0.0)  # each dequeue applies the retention
-    async with Client(engine_of(name, clock), Settings(window=7 * DAY, recovery_interval=0.0), clock=clock) as queue:
-        first = await queue.enqueue("t", idempotency_key="k")
-        await queue.ack((await queue.dequeue())[0])
+    async with Client(engine_of(name, clock), Settings(window=7 * DAY, recovery_interval=0.0), clock=clock) as client:
+        first = await client.enqueue("t", idempotency_key="k")
+        await client.ack((await client.dequeue())[0])
         clock.advance(5 * DAY)
-        await check(queue, clock, retention=60.0)
-        await queue.dequeue()
-        again = await queue.enqueue("t", idempotency_key="k")
+        await check(client, clock, retention=60.0)
+        await client.dequeue()
+        again = await client.enqueue("t", idempotency_key="k")
         assert (again.id, again.new) == (first.id, False)
         clock.advance(3 * DAY)
-        assert await check(queue, clock, retention=60.0) == (0, 1)
+        assert await check(client, clock, retention=60.0) == (0, 1)
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
 async def test_a_monitor_beside_a_program_keeps_what_the_program_keeps(name: str, clock: ManualClock) -> None:
-    async with Client(engine_of(name, clock), Settings(retention=0.0), clock=clock) as queue:
-        await finish(queue, new())
+    async with Client(engine_of(name, clock), Settings(retention=0.0), clock=clock) as client:
+        await finish(client, new())
         clock.advance(400 * DAY)
-        assert await check(queue, clock) == (0, 0)
-        assert await check(queue, clock, retention=60.0) == (1, 1)
+        assert await check(client, clock) == (0, 0)
+        assert await check(client, clock, retention=60.0) == (1, 1)
 
 
 class CountingBucket(MemoryBucket):
@@ -159,9 +159,9 @@ class CountingBucket(MemoryBucket):
 @pytest.mark.parametrize("is_measured", [False, True])
 async def test_large_values_are_not_read_to_be_deleted(name: str, is_measured: bool, clock: ManualClock) -> None:
     bucket = CountingBucket(clock)
-    async with Client(LargeValuesEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as queue:
-        await finish(queue, new(1, payload=b"x" * 300_000), new(2, payload=b"y" * 300_000))
-        used = Meters().measured(queue) if is_measured else queue
+    async with Client(LargeValuesEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as client:
+        await finish(client, new(1, payload=b"x" * 300_000), new(2, payload=b"y" * 300_000))
+        used = Meters().measured(client) if is_measured else client
         bucket.reads = 0
         clock.advance(DAY + 1)
         assert await check(used, clock, retention=DAY) == (2, 0)
@@ -172,10 +172,10 @@ async def test_large_values_are_not_read_to_be_deleted(name: str, is_measured: b
 
 @pytest.mark.parametrize("name", ["memory", "tasks"])
 async def test_where_finished_tasks_cost_nothing_they_stay_by_default(name: str, clock: ManualClock) -> None:
-    async with Client(engine_of(name, clock), clock=clock) as queue:
-        await finish(queue, new())
+    async with Client(engine_of(name, clock), clock=clock) as client:
+        await finish(client, new())
         clock.advance(400 * DAY)
-        assert await check(queue, clock) == (0, 0)
+        assert await check(client, clock) == (0, 0)
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
@@ -198,18 +198,18 @@ async def test_where_every_write_sends_them_they_leave_by_default(name: str, clo
 
 @pytest.mark.parametrize("name", REWRITTEN)
 async def test_where_every_write_sends_them_only_the_newest_stay(name: str, clock: ManualClock) -> None:
-    async with Client(engine_of(name, clock), clock=clock) as queue:
-        await finish(queue, *(new(n) for n in range(MAX_FINISHED + 200)))
-        await finish(queue, new("failed"), failing=True)
-        await queue.engine.add([new("waiting")])
+    async with Client(engine_of(name, clock), clock=clock) as client:
+        await finish(client, *(new(n) for n in range(MAX_FINISHED + 200)))
+        await finish(client, new("failed"), failing=True)
+        await client.engine.add([new("waiting")])
         clock.advance(299)
-        assert await check(queue, clock) == (0, 0)  # somebody may still ask for their results
+        assert await check(client, clock) == (0, 0)  # somebody may still ask for their results
         clock.advance(1)
-        assert await check(queue, clock, retention=7 * DAY) == (0, 0)
-        assert await check(queue, clock, sweep_page_size=70) == (0, 200)
-        assert (await queue.stats())["completed"] == MAX_FINISHED
-        assert await queue.get(task_id(0)) is None and await queue.get(task_id(MAX_FINISHED)) is not None
-        assert {(await queue.stats())[status] for status in ("failed", "pending")} == {1}
+        assert await check(client, clock, retention=7 * DAY) == (0, 0)
+        assert await check(client, clock, sweep_page_size=70) == (0, 200)
+        assert (await client.stats())["completed"] == MAX_FINISHED
+        assert await client.get(task_id(0)) is None and await client.get(task_id(MAX_FINISHED)) is not None
+        assert {(await client.stats())[status] for status in ("failed", "pending")} == {1}
 
 
 @pytest.mark.parametrize("mode", ["durable", "local"])

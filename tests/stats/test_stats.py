@@ -36,76 +36,76 @@ def engine(clock: ManualClock) -> Engine:
 
 
 @pytest.fixture
-def queue(engine: Engine, clock: ManualClock) -> Client:
+def client(engine: Engine, clock: ManualClock) -> Client:
     return Client(engine, clock=clock)
 
 
-async def total(queue: Client, clock: ManualClock, since: float = HOUR) -> dict[str, StatsRow]:
-    await queue.recorder.flush()
-    rows = add_up(await read_stats(queue.engine, clock.now - since, clock.now))
+async def total(client: Client, clock: ManualClock, since: float = HOUR) -> dict[str, StatsRow]:
+    await client.recorder.flush()
+    rows = add_up(await read_stats(client.engine, clock.now - since, clock.now))
     return {key.type: row for key, row in rows.items()}
 
 
-async def complete_one(queue: Client, type: str = "t") -> None:
-    await queue.enqueue(type)
-    (task,) = await queue.dequeue(type)
-    await queue.ack(task)
+async def complete_one(client: Client, type: str = "t") -> None:
+    await client.enqueue(type)
+    (task,) = await client.dequeue(type)
+    await client.ack(task)
 
 
-async def test_each_outcome_is_counted_by_type(queue: Client, clock: ManualClock) -> None:
-    await complete_one(queue, "good")
-    await queue.enqueue("bad", max_retries=1)
+async def test_each_outcome_is_counted_by_type(client: Client, clock: ManualClock) -> None:
+    await complete_one(client, "good")
+    await client.enqueue("bad", max_retries=1)
     for _ in range(2):
-        (task,) = await queue.dequeue("bad")
+        (task,) = await client.dequeue("bad")
         clock.advance(2)
-        await queue.nack(task, "boom", delay=0)
-    cancelled = await queue.enqueue("bad")
-    await queue.cancel(cancelled.id)
-    counted = await total(queue, clock)
+        await client.nack(task, "boom", delay=0)
+    cancelled = await client.enqueue("bad")
+    await client.cancel(cancelled.id)
+    counted = await total(client, clock)
     assert counted["good"].completed == 1 and counted["good"].run.number == 1
     bad = counted["bad"]
     assert (bad.retried, bad.failed, bad.dead_lettered, bad.cancelled) == ({"error": 1}, {"error": 1}, 1, 1)
     assert bad.run.total == pytest.approx(4) and bad.wait.number == 2
 
 
-async def test_the_wait_is_from_when_a_task_was_due(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t", delay=100)
+async def test_the_wait_is_from_when_a_task_was_due(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t", delay=100)
     clock.advance(130)
-    (task,) = await queue.dequeue("t")
+    (task,) = await client.dequeue("t")
     clock.advance(7)
-    await queue.ack(task)
-    row = (await total(queue, clock))["t"]
+    await client.ack(task)
+    row = (await total(client, clock))["t"]
     assert row.wait.total == pytest.approx(30) and row.run.total == pytest.approx(7)
     assert row.total["completed"].total == pytest.approx(137)
 
 
-async def test_a_task_that_was_promoted_is_counted_as_such(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t", priority="low")
+async def test_a_task_that_was_promoted_is_counted_as_such(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t", priority="low")
     clock.advance(700)
-    (task,) = await queue.dequeue("t")
-    await queue.ack(task)
-    assert (await total(queue, clock))["t"].promoted == {"medium": 1}
+    (task,) = await client.dequeue("t")
+    await client.ack(task)
+    assert (await total(client, clock))["t"].promoted == {"medium": 1}
 
 
 async def test_a_settlement_told_twice_counts_once_and_a_task_handed_back_not_at_all(
-    queue: Client, clock: ManualClock
+    client: Client, clock: ManualClock
 ) -> None:
-    await queue.enqueue("t")
-    (task,) = await queue.dequeue("t")
-    await queue.release(task)
-    (task,) = await queue.dequeue("t")
+    await client.enqueue("t")
+    (task,) = await client.dequeue("t")
+    await client.release(task)
+    (task,) = await client.dequeue("t")
     for _ in range(3):
-        await queue.ack(task)
-    row = (await total(queue, clock))["t"]
+        await client.ack(task)
+    row = (await total(client, clock))["t"]
     assert (row.completed, row.run.number, row.retried, row.failed) == (1, 1, {}, {})
 
 
-async def test_a_lost_attempt_is_counted_by_the_monitor(queue: Client, clock: ManualClock) -> None:
-    await queue.enqueue("t")
-    await queue.dequeue("t", lease=10)
+async def test_a_lost_attempt_is_counted_by_the_monitor(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t")
+    await client.dequeue("t", lease=10)
     clock.advance(60)
-    await Monitor(queue, id="m", clock=clock).check()
-    row = (await total(queue, clock))["t"]
+    await Monitor(client, id="m", clock=clock).check()
+    row = (await total(client, clock))["t"]
     assert row.lost == 1 and row.retried == {"lost": 1} and row.run.number == 0
 
 
@@ -118,13 +118,13 @@ async def test_a_worker_counts_what_it_runs_and_what_nobody_can_run(tmp_path: Pa
     registry = Registry()
     for function in (good, bad):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function, max_retries=0)))
-    async with Client(open_engine(f"sqlite:///{tmp_path}/qo.db")) as queue:
+    async with Client(open_engine(f"sqlite:///{tmp_path}/qo.db")) as client:
         for type in ("good", "good", "bad", "nobody_knows_it"):
-            await queue.enqueue(type, {}, max_retries=0)
-        await Worker(queue, registry, WorkerSettings(drain=True, fail_unknown_types=0.0)).run()
-        await queue.recorder.flush()
+            await client.enqueue(type, {}, max_retries=0)
+        await Worker(client, registry, WorkerSettings(drain=True, fail_unknown_types=0.0)).run()
+        await client.recorder.flush()
         now = system_clock()
-        rows = {key.type: row for key, row in add_up(await read_stats(queue.engine, now - 60, now)).items()}
+        rows = {key.type: row for key, row in add_up(await read_stats(client.engine, now - 60, now)).items()}
     assert rows["good"].completed == 2 and rows["good"].run.number == 2
     assert rows["bad"].failed == {"error": 1} and rows["bad"].dead_lettered == 1
     assert rows["nobody_knows_it"].failed == {"unknown_type": 1}
@@ -149,8 +149,8 @@ async def test_counts_are_written_by_themselves_soon(
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qo.stats.archive._MIN_WRITE_INTERVAL", 0.01)
-    queue = Client(engine, clock=clock)
-    await complete_one(queue)
+    client = Client(engine, clock=clock)
+    await complete_one(client)
     assert await until(engine.notes, PREFIX)
 
 
@@ -164,14 +164,14 @@ async def test_a_store_that_is_away_costs_no_counts(clock: ManualClock) -> None:
             return await super().write_note(name, data, expected=expected)
 
     engine = Away(clock)
-    queue = Client(engine, clock=clock)
-    await complete_one(queue)
+    client = Client(engine, clock=clock)
+    await complete_one(client)
     with pytest.raises(StorageError):
-        await queue.recorder.flush()
+        await client.recorder.flush()
     clock.advance(HOUR)
-    await complete_one(queue)
+    await complete_one(client)
     engine.is_away = False
-    assert (await total(queue, clock, since=2 * HOUR))["t"].completed == 2
+    assert (await total(client, clock, since=2 * HOUR))["t"].completed == 2
 
 
 async def test_a_store_that_is_away_at_the_end_does_not_keep_the_process(
@@ -182,10 +182,10 @@ async def test_a_store_that_is_away_at_the_end_does_not_keep_the_process(
             await asyncio.Event().wait()
             return await super().write_note(name, data, expected=expected)
 
-    queue = Client(Frozen(clock), clock=clock)
-    await complete_one(queue)
+    client = Client(Frozen(clock), clock=clock)
+    await complete_one(client)
     async with asyncio.timeout(20):
-        await queue.close()
+        await client.close()
     assert "are lost" in caplog.text
 
 
@@ -249,11 +249,11 @@ async def test_statistics_are_forgotten_after_a_week(engine: Engine, clock: Manu
     assert await engine.notes(PREFIX) == []
 
 
-async def test_the_monitor_does_it(queue: Client, clock: ManualClock) -> None:
-    await some_hours(queue.engine, clock, 2)
+async def test_the_monitor_does_it(client: Client, clock: ManualClock) -> None:
+    await some_hours(client.engine, clock, 2)
     clock.advance(600)
-    await Monitor(queue, id="m", clock=clock).check()
-    assert len(await queue.engine.notes(PREFIX)) == 2
+    await Monitor(client, id="m", clock=clock).check()
+    assert len(await client.engine.notes(PREFIX)) == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\x00", b'{"intervals": [[1]]}', b'{"intervals": 7}'])

@@ -54,9 +54,9 @@ async def test_a_worker_tells_each_transition_of_its_tasks(caplog: pytest.LogCap
     quick = RetryPolicy(initial=0.01, jitter=0.0)
     for function in (flaky, hopeless):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
-    async with Client(MemoryEngine()) as queue:
-        flaky_id = (await queue.enqueue("flaky", {}, retry=quick, trace_id="trace-1")).id
-        await Worker(queue, registry, WorkerSettings(id="w1", drain=True)).run()
+    async with Client(MemoryEngine()) as client:
+        flaky_id = (await client.enqueue("flaky", {}, retry=quick, trace_id="trace-1")).id
+        await Worker(client, registry, WorkerSettings(id="w1", drain=True)).run()
         told = lines(caplog)
         assert [line["transition"] for line in told] == [
             "queued", "started", "retried", "started", "retried", "started", "completed",
@@ -70,8 +70,8 @@ async def test_a_worker_tells_each_transition_of_its_tasks(caplog: pytest.LogCap
         assert told[2]["message"].endswith("(attempt 2 of 4)") and told[2]["reason"] == "error"
         assert " completed in " in told[-1]["message"]
         caplog.clear()
-        await queue.enqueue("hopeless", {})
-        await Worker(queue, registry, WorkerSettings(drain=True)).run()
+        await client.enqueue("hopeless", {})
+        await Worker(client, registry, WorkerSettings(drain=True)).run()
     last = lines(caplog)[-1]
     assert (last["transition"], last["level"], last["error"]) == ("failed", "error", "never")
     assert "failed permanently after 1 attempt: never" in last["message"]
@@ -100,12 +100,12 @@ def test_a_server_tells_each_transition_it_makes(caplog: pytest.LogCaptureFixtur
 
 async def test_whoever_finds_a_lost_task_tells_it(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    queue = Client(MemoryEngine(clock), clock=clock)
-    await queue.enqueue("t", max_retries=1)
+    client = Client(MemoryEngine(clock), clock=clock)
+    await client.enqueue("t", max_retries=1)
     for _ in range(2):
-        await queue.dequeue("t", lease=10)
+        await client.dequeue("t", lease=10)
         clock.advance(60)
-        await Monitor(queue, id="m", clock=clock).check_once()
+        await Monitor(client, id="m", clock=clock).check_once()
         clock.advance(60)
     assert transitions(caplog) == ["queued", "started", "lost", "started", "failed"]
     lost, failed = lines(caplog)[2], lines(caplog)[4]

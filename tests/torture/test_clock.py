@@ -54,17 +54,17 @@ def worker(url: str, offset: float, name: str, log: Path) -> Iterator[Popen[byte
         process.wait(60)  # a task that still runs has 30 s
 
 
-async def task_of(queue: Client, task_id: str) -> Task:
-    task = await queue.get(task_id)
+async def task_of(client: Client, task_id: str) -> Task:
+    task = await client.get(task_id)
     assert task is not None
     return task
 
 
-async def until_renewed(queue: Client, task_ids: list[str], times: int) -> None:
+async def until_renewed(client: Client, task_ids: list[str], times: int) -> None:
     """Until each lease was renewed so many times from now on."""
     for task_id in task_ids:
-        version = (await task_of(queue, task_id)).version
-        while (task := await task_of(queue, task_id)).version < max(2, version) + times:
+        version = (await task_of(client, task_id)).version
+        while (task := await task_of(client, task_id)).version < max(2, version) + times:
             assert task.attempt <= 1 and task.status in UNFINISHED
             await delay(0.1)
 
@@ -83,9 +83,10 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
         "one": f"file://{tmp_path}/store?layout=one",
         "database": f"file://{tmp_path}/store?layout=sqlite",
     }[kind]
-    async with Client(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as client:
         ids = [
-            (await queue.enqueue("hold", {"name": str(n), "folder": str(tmp_path)}, max_retries=0)).id for n in range(3)
+            (await client.enqueue("hold", {"name": str(n), "folder": str(tmp_path)}, max_retries=0)).id
+            for n in range(3)
         ]
         with (
             worker(url, -OFF, "behind", tmp_path / "behind.log"),
@@ -94,13 +95,13 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
         ):
             renewals = 2 + 2 * scale
             async with asyncio.timeout(120 * scale):
-                await until_renewed(queue, ids, renewals)  # every monitor has looked at every lease
+                await until_renewed(client, ids, renewals)  # every monitor has looked at every lease
                 (tmp_path / "new step").write_text(f"{OFF:.0f}")
                 (tmp_path / "new step").replace(tmp_path / "step")
-                await until_renewed(queue, ids, renewals)
+                await until_renewed(client, ids, renewals)
                 (tmp_path / "go").touch()
                 for task_id in ids:
-                    while (task := await task_of(queue, task_id)).status is Status.RUNNING:
+                    while (task := await task_of(client, task_id)).status is Status.RUNNING:
                         await delay(0.05)
                     assert (task.status, task.attempt) == (Status.COMPLETED, 1)
                     assert abs((task.completed_at or 0.0) - OFF - system_clock()) < 60
@@ -129,32 +130,32 @@ async def test_workers_and_monitors_of_a_machine_with_a_wrong_clock_use_the_stor
         f"file://{tmp_path}/store?layout=tasks",
     ):
         (tmp_path / "store").mkdir(exist_ok=True)
-        async with Client(open_engine(store)) as queue:
-            await check_notes(queue, lambda: system_clock() + off)
+        async with Client(open_engine(store)) as client:
+            await check_notes(client, lambda: system_clock() + off)
 
 
-async def check_notes(queue: Client, wrong: clock.Clock) -> None:
+async def check_notes(client: Client, wrong: clock.Clock) -> None:
     async def fine() -> None: ...
 
     registry = Registry()
     registry.add(make_handler(fine, type="fine", options=make_options(fine)))
     running = {}
     for name, now in (("wrong", wrong), ("right", system_clock)):
-        made = Worker(queue, registry, WorkerSettings(id=name, heartbeat=0.2, poll=0.1), wall_clock=now)
+        made = Worker(client, registry, WorkerSettings(id=name, heartbeat=0.2, poll=0.1), wall_clock=now)
         running[made] = asyncio.create_task(made.run())
     try:
         notes: dict[str, WorkerNote] = {}
         async with asyncio.timeout(30):
             while notes.keys() != {"wrong", "right"}:
-                notes = {note.worker_id: note for note in await queue.workers()}
-        store_now = await queue.engine.now()
+                notes = {note.worker_id: note for note in await client.workers()}
+        store_now = await client.engine.now()
         assert all(abs(store_now - note.last_heartbeat) < 60 for note in notes.values())
         for monitor_clock in (wrong, system_clock):
-            monitor = Monitor(queue, MonitorSettings(), id="m", clock=monitor_clock)
+            monitor = Monitor(client, MonitorSettings(), id="m", clock=monitor_clock)
             checked = await monitor.check()
             assert (checked.led, checked.dead_workers) == (True, 0)  # nor does the one before keep it from leading
             await monitor.resign()
-        assert {note.status for note in await queue.workers()} == {"active"}
+        assert {note.status for note in await client.workers()} == {"active"}
     finally:
         for made in running:
             made.stop()

@@ -41,15 +41,15 @@ def _redis(server: Server) -> str:
 async def test_no_call_of_the_port_is_answered_with_a_server_error(
     store: str, tmp_path: Path, request: pytest.FixtureRequest, scale: int, seed: int
 ) -> None:
-    queue = Client(open_engine(STORES[store](tmp_path, request)))
-    async with in_process(queue) as http:
+    client = Client(open_engine(STORES[store](tmp_path, request)))
+    async with in_process(client) as http:
         fuzz = PortFuzz(http, seed)
         await fuzz.run(CALLS if scale == 1 else MANY_CALLS * scale)
         await fuzz.read_all()
         assert not fuzz.troubles, f"{fuzz.statuses} {fuzz.troubles[0]}"
         assert fuzz.statuses[200] > CALLS // 4, fuzz.statuses
-        await queue.engine.add([new("honest", queue="honest")])
-        assert len(await claim(queue.engine, queues=("honest",))) == 1
+        await client.engine.add([new("honest", queue="honest")])
+        assert len(await claim(client.engine, queues=("honest",))) == 1
 
 
 ROUTED = ("sqlite", "postgres", "redis")

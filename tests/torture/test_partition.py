@@ -47,21 +47,21 @@ class Attempts:
         return sum(self.running.values()) == number
 
 
-async def all_of(queue: Client, ids: list[str]) -> list[Task]:
-    return [task for task in await queue.engine.get(ids) if task is not None]
+async def all_of(client: Client, ids: list[str]) -> list[Task]:
+    return [task for task in await client.engine.get(ids) if task is not None]
 
 
-async def all_completed(queue: Client, ids: list[str]) -> bool:
-    return all(task.status is Status.COMPLETED for task in await all_of(queue, ids))
+async def all_completed(client: Client, ids: list[str]) -> bool:
+    return all(task.status is Status.COMPLETED for task in await all_of(client, ids))
 
 
-async def expire_all(queue: Client, ids: list[str]) -> None:
+async def expire_all(client: Client, ids: list[str]) -> None:
     """As the monitor of another machine does."""
-    monitor = Monitor(queue, MonitorSettings(grace=0.1), id="elsewhere")
+    monitor = Monitor(client, MonitorSettings(grace=0.1), id="elsewhere")
 
     async def all_expired() -> bool:
         await monitor.check()
-        return all(task.failures for task in await all_of(queue, ids))
+        return all(task.failures for task in await all_of(client, ids))
 
     await until(all_expired)
 

@@ -51,14 +51,14 @@ def test_healthy_tasks_complete_beside_every_kind_of_poison(
     chance = random.Random(seed)
     kinds = list(poison_program.KINDS) if scale > 1 else [kind for kind in poison_program.KINDS if kind in SHORT]
     chance.shuffle(kinds)
-    with sync.connect(url) as queue:
+    with sync.connect(url) as client:
         good, bad = [], []
         for kind in kinds:
             good += [
-                queue.enqueue(chance.choice(("healthy", "ahealthy")), {"n": n}, timeout=60, max_retries=0)
+                client.enqueue(chance.choice(("healthy", "ahealthy")), {"n": n}, timeout=60, max_retries=0)
                 for n in range(5)
             ]
-            bad.append(queue.enqueue(kind, {}, timeout=1, max_retries=1, retry=poison_program.quick))
+            bad.append(client.enqueue(kind, {}, timeout=1, max_retries=1, retry=poison_program.quick))
 
         def ended() -> Any:
             return all(task.status() in ("completed", "failed") for task in (*good, *bad))

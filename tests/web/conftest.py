@@ -49,7 +49,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Client]:
-    async with served.serving(MemoryEngine(clock), clock) as queue:
+async def client(served: Server, clock: ManualClock) -> AsyncIterator[Client]:
+    async with served.serving(MemoryEngine(clock), clock) as client:
         served.app.state["clock"] = served.app.state["elapsed"] = clock
-        yield queue
+        yield client

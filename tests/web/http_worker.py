@@ -40,14 +40,14 @@ class HttpWorker:
 
 
 @pytest.fixture
-async def worker(served: Server, queue: Client) -> AsyncIterator[HttpWorker]:  # noqa: ARG001 - what is served
+async def worker(served: Server, client: Client) -> AsyncIterator[HttpWorker]:  # noqa: ARG001 - what is served
     async with httpx.AsyncClient(base_url=served.url, timeout=30, verify=NO_CERTIFICATES) as http:
-        client = HttpWorker(http)
-        await client.register()
-        yield client
+        registered = HttpWorker(http)
+        await registered.register()
+        yield registered
 
 
-async def stored(queue: Client, task: dict[str, Any]) -> Task:
-    found = await queue.get(task["task_id"])
+async def stored(client: Client, task: dict[str, Any]) -> Task:
+    found = await client.get(task["task_id"])
     assert found is not None
     return found

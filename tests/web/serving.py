@@ -25,10 +25,10 @@ PATIENCE = 20.0
 
 
 class Served:
-    """`client` speaks HTTP to the server; `run` does something with its queue, on its loop."""
+    """`client` speaks HTTP to the server; `run` awaits a call of `qo_client` on its loop."""
 
-    def __init__(self, queue: Client, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
-        self.queue, self.url, self._loop, self.app = queue, url, loop, app
+    def __init__(self, client: Client, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
+        self.qo_client, self.url, self._loop, self.app = client, url, loop, app
         self.client = httpx.Client(base_url=url, timeout=PATIENCE, verify=NO_CERTIFICATES)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -40,37 +40,37 @@ class Served:
     # --- what workers do
 
     def take(self, type: str | None = None) -> Any:
-        (task,) = self.run(self.queue.dequeue(type))
+        (task,) = self.run(self.qo_client.dequeue(type))
         return task
 
     def complete(self, result: object = None, type: str | None = None) -> str:
         task = self.take(type)
-        self.run(self.queue.ack(task, result))
+        self.run(self.qo_client.ack(task, result))
         return str(task.id)
 
     def break_down(self, error: str = "boom", type: str | None = None, *, delay: float = 0.0) -> str:
         task = self.take(type)
-        self.run(self.queue.nack(task, error, delay=delay))
+        self.run(self.qo_client.nack(task, error, delay=delay))
         return str(task.id)
 
 
 @contextlib.asynccontextmanager
 async def in_process(
-    queue: Client, settings: WebSettings | None = None, *, on_outdated: Callable[[NewerFormat], None] | None = None
+    client: Client, settings: WebSettings | None = None, *, on_outdated: Callable[[NewerFormat], None] | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """The whole application, called without a socket or a thread."""
-    app = create_app(queue, settings=settings, on_outdated=on_outdated)
+    app = create_app(client, settings=settings, on_outdated=on_outdated)
     async with app.lifespan():
         transport = httpx.ASGITransport(app=cast("Any", app), client=("127.0.0.1", 1), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as client:
-            yield client
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as http:
+            yield http
 
 
 @contextlib.contextmanager
 def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock = system_clock) -> Iterator[Served]:
-    queue = Client(engine, clock=clock)
+    client = Client(engine, clock=clock)
     loop = asyncio.new_event_loop()
-    app = create_app(queue, settings=settings, clock=clock)
+    app = create_app(client, settings=settings, clock=clock)
     # Its protocol named: only then does asyncio turn Nagle's algorithm off, which costs 40 ms an answer.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", 0))
@@ -83,7 +83,7 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
         thread.start()
         wait_until(lambda: server.started or not thread.is_alive())
         assert server.started, "the server did not start"
-        made = Served(queue, f"http://127.0.0.1:{sock.getsockname()[1]}", loop, app)
+        made = Served(client, f"http://127.0.0.1:{sock.getsockname()[1]}", loop, app)
         try:
             yield made
         finally:

@@ -31,7 +31,7 @@ LOGIN = OidcSettings(issuer="https://accounts.example.com", client_id="qo", role
 
 def token(api: Served, *scopes: str, name: str = "") -> str:
     made = create_token(
-        api.queue.engine, name or "-".join(scopes), [Scope(scope) for scope in scopes], now=0.0, lifetime=None
+        api.qo_client.engine, name or "-".join(scopes), [Scope(scope) for scope in scopes], now=0.0, lifetime=None
     )
     return api.run(made).secret
 
@@ -89,7 +89,7 @@ async def test_once_there_was_a_token_a_gate_stays_shut():
 def test_revoking_the_last_token_leaves_a_server_shut():
     with served(MemoryEngine()) as api:
         token(api, "admin", name="only")
-        api.run(revoke_token(api.queue.engine, "only"))
+        api.run(revoke_token(api.qo_client.engine, "only"))
         assert call(api, "GET", "/api/v1/tasks", None, None) == 401
 
 

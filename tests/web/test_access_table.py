@@ -110,8 +110,8 @@ class Site(NamedTuple):
 async def new_site() -> AsyncIterator[Site]:
     """The application over a store in memory, with a token of each kind."""
     world, clock = World(), ManualClock()
-    queue = Client(world.engine, clock=clock)
-    app = create_app(queue, settings=WebSettings(oidc=LOGIN), clock=clock)
+    client = Client(world.engine, clock=clock)
+    app = create_app(client, settings=WebSettings(oidc=LOGIN), clock=clock)
     async with app.lifespan():
         bearers = [Bearer("none", None), Bearer("unknown", "qo_" + "0" * 64)]
         revoked = await create_token(world.engine, "revoked", [Scope.ADMIN], now=clock())

@@ -38,7 +38,7 @@ def secrets() -> dict[str, str]:
 def one_server(secrets: dict[str, str]) -> Iterator[Served]:
     with served(MemoryEngine(), WebSettings(token_required=True)) as made:
         for name, scope in (("ops", Scope.ADMIN), ("native", Scope.ENGINE), ("reader", Scope.READ)):
-            secrets[name] = made.run(create_token(made.queue.engine, name, [scope], now=0.0)).secret
+            secrets[name] = made.run(create_token(made.qo_client.engine, name, [scope], now=0.0)).secret
         made.client.headers["authorization"] = f"Bearer {secrets['ops']}"
         yield made
 
@@ -48,7 +48,7 @@ def api(one_server: Served) -> Served:
     """The same server with an empty store, but for its tokens."""
 
     async def forget() -> None:
-        engine = one_server.queue.engine
+        engine = one_server.qo_client.engine
         ids = [task.id for task in await engine.find(Filter(statuses=tuple(Status)), limit=1000)]
         await engine.apply([cancel(each) for each in ids])
         await engine.delete(ids)
@@ -75,7 +75,7 @@ def submit(api: Served, type: str = "t") -> str:
 def test_every_action_of_both_dialects_and_the_dashboard_is_recorded(api: Served, secrets: dict[str, str]) -> None:
     one, two, three, four = (submit(api) for _ in range(4))
     worker = WorkerNote(worker_id="w", started_at=0, last_heartbeat=0, capacity=1)
-    api.run(api.queue.engine.write_note(WORKERS + "w", msgspec.json.encode(worker), expected=ANY))
+    api.run(api.qo_client.engine.write_note(WORKERS + "w", msgspec.json.encode(worker), expected=ANY))
     assert trail(api) == []  # submits are not in it
     calls: list[tuple[str, str, Any, Any]] = [
         ("DELETE", f"/api/v1/tasks/{one}", None, ("cancel", 1, [one], "")),
@@ -168,11 +168,11 @@ async def test_the_engine_port_records_actions_and_not_work(api: Served, secrets
         await engine.delete([rest[1], task_id(9)])
         (waiting,) = await engine.find(Filter(statuses=(Status.PENDING,)), limit=9)
         await engine.apply([reject(waiting, "unknown type 't'")])
-        queue = Client(engine)
-        await queue.controls.pause(queues=["mail"])
-        await queue.controls.pause(queues=["mail"])  # changes nothing
-        await queue.controls.drain(["w"])
-        control = await queue.controls.read()
+        client = Client(engine)
+        await client.controls.pause(queues=["mail"])
+        await client.controls.pause(queues=["mail"])  # changes nothing
+        await client.controls.drain(["w"])
+        control = await client.controls.read()
         left = msgspec.structs.replace(control, draining=frozenset())
         await engine.write_note(CONTROL, msgspec.json.encode(left), expected=ANY)  # as a worker leaves
         await engine.drop_note(CONTROL)
@@ -206,7 +206,7 @@ def test_an_action_counts_as_done_although_its_record_is_lost(
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(api.queue.engine, "write_note", refuse)
+        patched.setattr(api.qo_client.engine, "write_note", refuse)
         assert api.client.delete(f"/api/v1/tasks/{task}").status_code == 200
     assert api.client.get(f"/api/v1/tasks/{task}").json()["status"] == "cancelled"
     assert "not in the audit trail" in caplog.text and task in caplog.text
@@ -214,7 +214,7 @@ def test_an_action_counts_as_done_although_its_record_is_lost(
 
 def test_a_write_whose_outcome_is_unknown_is_recorded_as_such(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [submit(api) for _ in range(2)]
-    engine: Engine = api.queue.engine
+    engine: Engine = api.qo_client.engine
 
     async def lose(*_: object) -> list[bool]:
         raise OutcomeUnknown("the answer was lost")
@@ -224,10 +224,10 @@ def test_a_write_whose_outcome_is_unknown_is_recorded_as_such(api: Served, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(engine, "apply", lose)
-        patched.setattr(api.queue._applying, "_write", lose)
+        patched.setattr(api.qo_client._applying, "_write", lose)
         assert api.post("/api/v1/dashboard/act", {"action": "cancel", "ids": tasks}).status_code == 503
         assert api.client.delete(f"/api/v1/tasks/{tasks[0]}").status_code == 503
-        patched.setattr(api.queue._applying, "_write", refuse)
+        patched.setattr(api.qo_client._applying, "_write", refuse)
         patched.setattr(engine, "apply", refuse)
         assert api.post("/api/v1/dashboard/act", {"action": "cancel", "ids": tasks}).status_code == 503
     many, one = trail(api)
@@ -280,7 +280,7 @@ async def test_what_was_begun_is_recorded_although_its_time_is_up() -> None:
 
 
 def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Engine = api.queue.engine
+    engine: Engine = api.qo_client.engine
     first, second = submit(api), submit(api)
     many = [new(n) for n in range(PAGE_SIZE + 1)]
     api.run(engine.add(many))
@@ -309,7 +309,7 @@ def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, mon
         patched.setattr(engine, "delete", go)
         patched.setattr(engine, "get", look)
         patched.setattr(engine, "apply", change)
-        patched.setattr(api.queue._applying, "_write", change)
+        patched.setattr(api.qo_client._applying, "_write", change)
         for method, path, body in (
             ("POST", f"/api/v1/tasks/{first}/archive", None),
             ("POST", f"/api/tasks/{second}/cancel", None),

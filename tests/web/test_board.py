@@ -27,7 +27,7 @@ BOARD = "/api/v1/dashboard"
 
 
 def submit(api: Served, type: str = "t", payload: object = None, **options: Any) -> str:
-    return api.run(api.queue.enqueue(type, payload, **options)).id
+    return api.run(api.qo_client.enqueue(type, payload, **options)).id
 
 
 def listed(api: Served, **params: Any) -> list[str]:
@@ -47,11 +47,11 @@ def test_an_overview_counts_everything(api: Served):
     submit(api, "mail", queue="out", priority=0)
     submit(api, "mail", queue="out")
     submit(api, "crawl")
-    api.run(api.queue.nack(api.take("crawl"), "no luck", delay=0))
+    api.run(api.qo_client.nack(api.take("crawl"), "no luck", delay=0))
     submit(api, "bad", max_retries=0)
-    api.run(api.queue.nack(api.take("bad"), "ValueError: no\nTraceback"))
+    api.run(api.qo_client.nack(api.take("bad"), "ValueError: no\nTraceback"))
     api.complete(type="mail")
-    api.run(api.queue.controls.pause(queues=["out"]))
+    api.run(api.qo_client.controls.pause(queues=["out"]))
     seen: dict[str, Any] = {}
 
     def is_counted() -> bool:
@@ -82,8 +82,8 @@ def test_an_overview_counts_everything(api: Served):
 def test_an_hour_is_known_to_a_server_that_has_just_started(api: Served):
     submit(api)
     api.complete()
-    api.run(api.queue.recorder.flush())
-    with served(api.queue.engine) as later:  # the same store, another server
+    api.run(api.qo_client.recorder.flush())
+    with served(api.qo_client.engine) as later:  # the same store, another server
         minutes = later.client.get(f"{BOARD}/overview").json()["throughput"]
     assert sum(minute["completed"] for minute in minutes) == 1
 
@@ -115,7 +115,7 @@ def test_an_overview_counts_what_any_process_completed_however_much_it_is(tmp_pa
 def test_tasks_are_found_by_each_filter(api: Served):
     mail = submit(api, "mail", {"to": "Ada@Example.com"}, queue="out", priority=2)
     keyed = submit(api, "crawl", idempotency_key="the-key")
-    api.run(api.queue.cancel(keyed))
+    api.run(api.qo_client.cancel(keyed))
     assert listed(api) == [keyed, mail] and listed(api, status="pending") == [mail]
     assert listed(api, type="mail") == listed(api, queue="out") == listed(api, priority=2) == [mail]
     assert listed(api, text="ada@EXAMPLE") == [mail] and listed(api, text="the-key") == [keyed]
@@ -161,16 +161,16 @@ async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch:
     monkeypatch.setattr(search, "MAX_READ", 100)
     monkeypatch.setattr(search, "_BATCH_SIZE", 50)
     monkeypatch.setattr(search, "WINDOW", 30)
-    async with Client(MemoryEngine()) as queue:
-        news = [queue.new_task("t", encode_value({"n": number})) for number in range(250)]
-        await queue.submit_many(news)
+    async with Client(MemoryEngine()) as client:
+        news = [client.new_task("t", encode_value({"n": number})) for number in range(250)]
+        await client.submit_many(news)
         needle = Search(where=Filter(), text='"n":3}')
-        first = await find(queue.engine, needle, limit=10)
+        first = await find(client.engine, needle, limit=10)
         assert (first.tasks, first.searched) == ([], 100) and first.next
-        second = await find(queue.engine, needle, limit=10, after=first.next)
-        third = await find(queue.engine, needle, limit=10, after=second.next or "")
+        second = await find(client.engine, needle, limit=10, after=first.next)
+        third = await find(client.engine, needle, limit=10, after=second.next or "")
         assert [task.id for task in third.tasks] == [news[3].id] and third.next is None
-        ordered = await find_sorted(queue.engine, Search(where=Filter()), "available", limit=10, now=system_clock())
+        ordered = await find_sorted(client.engine, Search(where=Filter()), "available", limit=10, now=system_clock())
         assert ordered.window == 30 and len(ordered.tasks) == 10
 
 
@@ -251,7 +251,7 @@ def worker_note(api: Served, worker_id: str, heartbeat: float, *, load: int = 0,
         worker_id=worker_id, started_at=0.0, last_heartbeat=heartbeat, capacity=4, current_load=load, **handles
     )
     data = msgspec.json.encode(note)
-    api.run(api.queue.engine.write_note(notes.WORKERS + worker_id, data, expected=NEW))
+    api.run(api.qo_client.engine.write_note(notes.WORKERS + worker_id, data, expected=NEW))
 
 
 def test_what_no_worker_handles_is_shown_in_every_view():
@@ -290,7 +290,7 @@ def test_workers_and_draining_one(one_server: Served):
     }
     assert one_server.post("/api/v1/workers/nobody/drain").status_code == 404
     assert one_server.post("/api/v1/workers/i/drain").json() == {"worker_id": "i", "draining": True}
-    assert one_server.run(one_server.queue.controls.read()).draining == {"i"}
+    assert one_server.run(one_server.qo_client.controls.read()).draining == {"i"}
 
 
 def test_a_worker_over_http_is_told_to_drain(api: Served):
@@ -307,7 +307,7 @@ def test_a_worker_over_http_is_told_to_drain(api: Served):
 def test_a_session_says_what_the_caller_may():
     with served(MemoryEngine(), WebSettings(title="ours", token_required=True)) as api:
         made = {
-            scope: api.run(create_token(api.queue.engine, scope, [Scope(scope)], now=0.0)).secret
+            scope: api.run(create_token(api.qo_client.engine, scope, [Scope(scope)], now=0.0)).secret
             for scope in ("read", "admin")
         }
         for scope, secret in made.items():

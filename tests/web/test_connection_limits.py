@@ -150,7 +150,7 @@ def test_requests_that_are_being_answered_are_not_closed_for_others():
         assert [next(each) for each in lines] == ["retry: 2000"] * 2
         refused = say(api, head(api) + b"\r\n")
         assert refused.status == 503 and "retry-after: 1" in refused.text
-        api.run(api.queue.enqueue("seen"))
+        api.run(api.qo_client.enqueue("seen"))
         assert all(any("seen" in line for line in each) for each in lines)
 
 
@@ -168,7 +168,7 @@ def test_unfinished_uploads_make_room_for_one_that_is_quick(api: Served):
 def test_a_client_that_does_not_read_its_answer_is_cut_off(api: Served):
     """The kernel takes some megabytes off the server's hands; the client asks for far more."""
     for _ in range(20):
-        api.run(api.queue.enqueue("large", {"text": "x" * 50_000}))
+        api.run(api.qo_client.enqueue("large", {"text": "x" * 50_000}))
     ask = head(api, "GET", "/api/v1/tasks?type=large&limit=20") + b"\r\n"
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

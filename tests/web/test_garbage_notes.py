@@ -30,8 +30,8 @@ NAMES = ("control", "types", "monitor", "workers/w", f"stats/{HOUR}/p", f"stats/
 DEEP = b"[" * 5_000 + b"]" * 5_000
 
 
-async def check_pages(queue: Client, about: object) -> None:
-    async with in_process(queue) as http:
+async def check_pages(client: Client, about: object) -> None:
+    async with in_process(client) as http:
         answers = {path: (await http.get(path)).status_code for path in PAGES}
     assert set(answers.values()) == {200}, f"{about}: {answers}"
 
@@ -46,18 +46,18 @@ async def test_notes_of_any_content(shift: int) -> None:
     controls = {"rate_limits": {"\x00": -1e308}, "draining": ["\x00"]}
     garbage = [b"", b"\xff", b"{", b"null", b"[]", b"{}", DEEP, b'{"a":' + DEEP + b"}"]
     garbage += [json.dumps(each).encode() for each in (worker, stats, controls)]
-    queue = Client(open_engine("memory://"))
+    client = Client(open_engine("memory://"))
     kinds = {name: garbage[(number + shift) % 11] for number, name in enumerate(NAMES)}
     for name, data in kinds.items():
-        await queue.engine.write_note(name, data, expected=ANY)
-    await check_pages(queue, {name: data[:60] for name, data in kinds.items()})
+        await client.engine.write_note(name, data, expected=ANY)
+    await check_pages(client, {name: data[:60] for name, data in kinds.items()})
 
 
 async def _filled(url: str) -> None:
-    async with Client(open_engine(url)) as queue:
-        await queue.enqueue("t", 1)
+    async with Client(open_engine(url)) as client:
+        await client.enqueue("t", 1)
         for name in NAMES:
-            await queue.engine.write_note(name, b'{"a": 1}', expected=ANY)
+            await client.engine.write_note(name, b'{"a": 1}', expected=ANY)
 
 
 async def test_rows_of_sqlite_that_hold_text(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ async def test_files_of_a_folder(tmp_path: Path, kind: str) -> None:
     await _filled(url)
     _spoil(tmp_path, SPOILING[kind])
     await check_pages(Client(open_engine(url)), kind)
-    async with Client(open_engine(url)) as queue:
-        assert (await queue.controls.pause()).paused
-        assert (await queue.controls.read()).paused
-        assert [note.name for note in await queue.engine.notes(QUARANTINE + "control")] == [QUARANTINE + "control"]
+    async with Client(open_engine(url)) as client:
+        assert (await client.controls.pause()).paused
+        assert (await client.controls.read()).paused
+        assert [note.name for note in await client.engine.notes(QUARANTINE + "control")] == [QUARANTINE + "control"]
 
 
 ENTRIES: list[object] = [5, None, {}, {"name": 5}, {"name": "workers/q", "data": "!!", "version": "1"}, [[]]]
@@ -112,8 +112,8 @@ async def test_entries_of_the_object_that_holds_everything(tmp_path: Path, garba
     await _filled(url)
     _add_note(tmp_path, garbage)
     await check_pages(Client(open_engine(url)), garbage)
-    async with Client(open_engine(url)) as queue:
-        await queue.enqueue("t", 2)
-        (kept,) = await queue.engine.notes(f"{QUARANTINE}notes/")
+    async with Client(open_engine(url)) as client:
+        await client.enqueue("t", 2)
+        (kept,) = await client.engine.notes(f"{QUARANTINE}notes/")
         assert json.loads(kept.data) == garbage
-        assert len(await queue.list()) == 2
+        assert len(await client.list()) == 2

@@ -96,7 +96,7 @@ def test_a_task_is_processing_then_completed_with_its_result(api: Served):
     task_id = create(api)
     taken = api.take()
     assert show(api, task_id)["status"] == "processing" and show(api, task_id)["attempts"] == 1
-    api.run(api.queue.ack(taken, {"messageId": "abc123"}))
+    api.run(api.qo_client.ack(taken, {"messageId": "abc123"}))
     task = show(api, task_id)
     assert task["status"] == "completed" and task["attempts"] == 1
     assert task["result"] == {"messageId": "abc123"} and task["error"] is None
@@ -114,7 +114,7 @@ def test_a_task_that_failed_once_says_when_it_is_tried_again(api: Served):
 @EVERY_STORE
 def test_a_task_that_waits_for_its_retry_is_listed_and_counted_as_failed(api: Served):
     waiting, fresh, ended = create(api), create(api), create(api, maxAttempts=1)
-    api.run(api.queue.cancel(ended))
+    api.run(api.qo_client.cancel(ended))
     assert api.break_down(delay=60) == waiting
 
     def listed(*words: str) -> tuple[set[str], int]:
@@ -129,7 +129,7 @@ def test_a_task_that_waits_for_its_retry_is_listed_and_counted_as_failed(api: Se
     assert (stats["pending"], stats["failed"]) == (1, 2)
     assert stats["byType"]["send_email"] == {"pending": 1, "processing": 0, "completed": 0, "failed": 2}
     api.complete()
-    taken = api.run(api.queue.dequeue())
+    taken = api.run(api.qo_client.dequeue())
     assert taken == [] and show(api, waiting)["status"] == "failed"
 
 
@@ -161,7 +161,7 @@ def test_it_fails_after_its_last_attempt(api: Served):
 def test_run_after_is_kept_and_heeded(api: Served):
     task_id = create(api, runAfter="2099-01-15T10:00:00+01:00")
     assert show(api, task_id)["runAfter"] == "2099-01-15T09:00:00.000Z"
-    assert api.run(api.queue.dequeue()) == []
+    assert api.run(api.qo_client.dequeue()) == []
 
 
 def test_run_after_is_shown_as_asked_whatever_happens_to_the_task(api: Served):
@@ -237,13 +237,13 @@ def test_only_failed_tasks_are_retried(api: Served):
     assert api.post(f"/api/tasks/{task_id}/retry").status_code == 400
     taken = api.take()
     assert api.post(f"/api/tasks/{task_id}/retry").status_code == 400
-    api.run(api.queue.ack(taken))
+    api.run(api.qo_client.ack(taken))
     assert api.post(f"/api/tasks/{task_id}/retry").status_code == 400
 
 
 def test_a_cancelled_task_is_a_failed_one_here(api: Served):
     task_id = create(api)
-    api.run(api.queue.cancel(task_id))
+    api.run(api.qo_client.cancel(task_id))
     assert show(api, task_id)["status"] == "failed" and show(api, task_id)["error"] == "cancelled"
     assert api.post(f"/api/tasks/{task_id}/retry").status_code == 200
 
@@ -261,7 +261,7 @@ def test_a_task_that_has_not_ended_can_be_cancelled(api: Served):
         assert answer.json() == {"id": task_id, "status": "failed", "attempts": attempts, "nextRetryAt": None}
         assert show(api, task_id)["completedAt"] is not None
         assert api.post(f"/api/tasks/{task_id}/cancel").status_code == 400
-    stored = api.run(api.queue.get(taken.id))
+    stored = api.run(api.qo_client.get(taken.id))
     assert stored is not None and stored.status == "cancelled"
     assert api.post(f"/api/tasks/{NOWHERE}/cancel").status_code == 404
 
@@ -315,14 +315,14 @@ def test_pause_and_resume_say_how_it_is_now(api: Served):
     for path, paused in (("pause", True), ("pause", True), ("resume", False)):
         answer = api.post(f"/api/tasks/{path}")
         assert answer.status_code == 200 and answer.json() == {"paused": paused}
-        assert api.run(api.queue.controls.read()).paused is paused
+        assert api.run(api.qo_client.controls.read()).paused is paused
 
 
 def test_the_rate_limit_is_set_and_lifted(api: Served):
     for rate in (10, 0.5, 0):
         answer = api.post("/api/tasks/rate-limit", {"tasksPerSecond": rate})
         assert answer.status_code == 200 and answer.json() == {"tasksPerSecond": rate}
-        assert api.run(api.queue.controls.read()).rate_limit == rate
+        assert api.run(api.qo_client.controls.read()).rate_limit == rate
     for body in ({"tasksPerSecond": -1}, {"tasksPerSecond": "10"}, {}, {"tasksPerSecond": None}):
         answer = api.post("/api/tasks/rate-limit", body)
         assert answer.status_code == 400 and answer.json()["field"] == "tasksPerSecond"

@@ -68,15 +68,15 @@ async def gauge(served: Server, name: str, **labels: str) -> float:
 # --- the server
 
 
-@pytest.mark.usefixtures("queue")
+@pytest.mark.usefixtures("client")
 async def test_every_metric_of_the_specification_is_shown_with_its_labels(served: Server) -> None:
     series = shown(await scrape(served))
     for name, labels in NAMED.items():
         assert {frozenset(each) for each in series[name]} == {frozenset(labels)}, name
 
 
-async def test_depth_and_age_by_priority(served: Server, queue: Client, clock: ManualClock) -> None:
-    await queue.engine.add([new(n, priority=0) for n in range(3)] + [new(9, priority=9), new(10, delay=500.0)])
+async def test_depth_and_age_by_priority(served: Server, client: Client, clock: ManualClock) -> None:
+    await client.engine.add([new(n, priority=0) for n in range(3)] + [new(9, priority=9), new(10, delay=500.0)])
     clock.advance(60)
     assert await gauge(served, "queue_depth", priority="high") == 3
     assert await gauge(served, "queue_depth", priority="low") == 1
@@ -99,21 +99,21 @@ def test_percentiles() -> None:
     assert percentiles([float(n) for n in range(100)]) == {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 
-async def test_workers_by_status_and_their_load(served: Server, queue: Client, clock: ManualClock) -> None:
+async def test_workers_by_status_and_their_load(served: Server, client: Client, clock: ManualClock) -> None:
     for name, silent, status in (("a", 0, "active"), ("b", 10, "draining"), ("c", 91, "active")):
         note = WorkerNote(
             worker_id=name, status=status, started_at=0, last_heartbeat=clock.now - silent, capacity=4, current_load=3
         )
-        await queue.engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
+        await client.engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
     numbers = [await gauge(served, "workers_total", status=status) for status in ("active", "draining", "dead")]
     assert numbers == [1, 1, 1]
     assert await gauge(served, "worker_capacity_used_ratio") == 0.75
 
 
-async def test_what_workers_settle_through_the_server_is_counted_there(served: Server, queue: Client) -> None:
+async def test_what_workers_settle_through_the_server_is_counted_there(served: Server, client: Client) -> None:
     await scrape(served)  # what was done before a server's first look is not counted by it
-    await queue.enqueue("t", priority="high")
-    await queue.enqueue("t", priority="high")
+    await client.enqueue("t", priority="high")
+    await client.enqueue("t", priority="high")
     async with httpx.AsyncClient(base_url=f"{served.url}/internal/workers", verify=NO_CERTIFICATES) as http:
         worker = (await http.post("/register", json={})).json()["worker_id"]
         tasks = (await http.post(f"/{worker}/poll", json={"available_capacity": 9})).json()["tasks"]
@@ -151,10 +151,10 @@ async def test_what_a_worker_settles_is_counted() -> None:
     registry, meters = Registry(), Meters()
     for function in (good, bad):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
-    async with Client(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as client:
         for type in ("good", "good", "bad", "nobody_knows_it"):
-            await queue.enqueue(type, {}, priority="high")
-        await Worker(meters.measured(queue), registry, WorkerSettings(drain=True, fail_unknown_types=0.0)).run()
+            await client.enqueue(type, {}, priority="high")
+        await Worker(meters.measured(client), registry, WorkerSettings(drain=True, fail_unknown_types=0.0)).run()
     assert value(meters, "task_duration_seconds_count", priority="high", status="completed") == 2
     assert value(meters, "task_duration_seconds_count", priority="high", status="failed") == 2
     assert value(meters, "tasks_failed_total", reason="error") == 1
@@ -222,10 +222,10 @@ def test_a_worker_shows_its_meters_on_a_port(unused_tcp_port: int) -> None:
 
 
 @pytest.fixture
-async def series(served: Server, queue: Client) -> Shown:
-    await queue.enqueue("t")
-    (task,) = await queue.dequeue()
-    await queue.ack(task)
+async def series(served: Server, client: Client) -> Shown:
+    await client.enqueue("t")
+    (task,) = await client.dequeue()
+    await client.ack(task)
     return shown(await scrape(served))
 
 
@@ -266,14 +266,14 @@ def test_there_is_an_alert_for_each_of_the_specification() -> None:
 
 
 async def test_failures_in_any_process_are_what_alerts_ask_for(
-    served: Server, queue: Client, clock: ManualClock
+    served: Server, client: Client, clock: ManualClock
 ) -> None:
     def total(text: str, name: str, **labels: str) -> float:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
     before = await scrape(served)
-    async with Client(queue.engine, clock=clock) as elsewhere:
+    async with Client(client.engine, clock=clock) as elsewhere:
         await elsewhere.submit_many([elsewhere.new_task("t", b"null", max_retries=0) for _ in range(20)])
         for number, task in enumerate(await elsewhere.dequeue(batch_size=20)):
             await (elsewhere.nack(task, "boom") if number % 3 else elsewhere.ack(task))

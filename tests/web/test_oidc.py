@@ -142,7 +142,7 @@ def test_a_session_ends_after_its_lifetime(api: Served, oidc_provider: LoginPlac
 
 def test_a_token_works_beside_the_login_and_cookies_do_not_count_twice(api: Served, oidc_provider: LoginPlace) -> None:
     log_in(api, oidc_provider, "eve@example.com")
-    made = api.run(create_token(api.queue.engine, f"t{id(api)}", [Scope.OPERATE], now=0.0))
+    made = api.run(create_token(api.qo_client.engine, f"t{id(api)}", [Scope.OPERATE], now=0.0))
     api.app.state.gate.forget()
     bearer = {"authorization": f"Bearer {made.secret}"}
     assert api.post("/api/tasks/resume", headers=bearer).status_code == 200  # needs no page's token
@@ -223,7 +223,7 @@ def test_a_provider_that_cannot_be_used_is_said_and_tokens_go_on(
 ) -> None:
     settings = oidc(oidc_provider, issuer=issuer.format(oidc_provider.issuer))
     with served(MemoryEngine(), WebSettings(oidc=settings, token_required=True)) as api:
-        secret = api.run(create_token(api.queue.engine, "t", [Scope.READ], now=0.0)).secret
+        secret = api.run(create_token(api.qo_client.engine, "t", [Scope.READ], now=0.0)).secret
         with caplog.at_level(logging.WARNING, "qo.web"):
             assert start(api) == "../ui/#/login?problem=provider_down"
         assert "cannot be used" in caplog.text

@@ -21,7 +21,7 @@ def test_bytes_submitted_over_http_reach_a_consumer_as_bytes(one_server: Served,
 
 
 def test_every_dialect_shows_bytes_alike(one_server: Served) -> None:
-    submitted = one_server.run(one_server.queue.enqueue("shown", RAW))
+    submitted = one_server.run(one_server.qo_client.enqueue("shown", RAW))
     one_server.complete(RAW, "shown")
 
     def read(path: str) -> Any:

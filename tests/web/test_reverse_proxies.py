@@ -27,7 +27,7 @@ REWRITES_HOST = {
 def api() -> Iterator[Served]:
     """With a token from the start: the server remembers for a second which tokens there are."""
     with served(MemoryEngine(), WebSettings(hosts=(NAME,))) as made:
-        token = made.run(create_token(made.queue.engine, "test", [Scope.ADMIN], now=0.0))
+        token = made.run(create_token(made.qo_client.engine, "test", [Scope.ADMIN], now=0.0))
         made.client.headers["authorization"] = f"Bearer {token.secret}"
         yield made
 

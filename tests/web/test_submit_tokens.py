@@ -22,7 +22,7 @@ def api() -> Iterator[Served]:
 
 
 def producer(api: Served, name: str, *scopes: Scope, **limits: Any) -> Submit:
-    made = api.run(create_token(api.queue.engine, name, scopes or [Scope.SUBMIT], now=0.0, **limits))
+    made = api.run(create_token(api.qo_client.engine, name, scopes or [Scope.SUBMIT], now=0.0, **limits))
     api.app.state.gate.forget()
 
     def submit(key: str, *, path: str = "/api/v1/tasks", bulk: bool = False, **given: Any) -> httpx.Response:
@@ -46,7 +46,7 @@ def shape(answer: httpx.Response) -> tuple[int, Any]:
 def test_guessing_the_keys_of_others_tells_nothing(api: Served, bulk: bool):
     """Neither that a task exists, nor what became of it, nor what its payload is."""
     owner, guesser = producer(api, f"owner-{bulk}"), producer(api, f"guesser-{bulk}")
-    native = api.run(api.queue.enqueue("t", {"n": 1}, idempotency_key=f"native-{bulk}"))
+    native = api.run(api.qo_client.enqueue("t", {"n": 1}, idempotency_key=f"native-{bulk}"))
     theirs = owner(f"taken-{bulk}").json()["task_id"]
     api.complete(type="t")
     unused = shape(guesser(f"unused-{bulk}", bulk=bulk))
@@ -63,13 +63,13 @@ def test_keys_hold_for_the_token_that_used_them(api: Served):
     first = submit("k")
     assert submit("k").json()["task_id"] == first.json()["task_id"] and submit("k").status_code == 200
     assert submit("k", parameters={"n": 2}).status_code == 409
-    api.run(revoke_token(api.queue.engine, "steady"))
+    api.run(revoke_token(api.qo_client.engine, "steady"))
     renewed = producer(api, "steady")  # a new token for the same purpose
     assert renewed("k").json()["task_id"] == first.json()["task_id"]
 
 
 def test_keys_are_shared_by_all_who_may_read(api: Served):
-    task = api.run(api.queue.enqueue("t", {"n": 1}, idempotency_key="shared"))
+    task = api.run(api.qo_client.enqueue("t", {"n": 1}, idempotency_key="shared"))
     for name, limits in (("reader", {}), ("limited-reader", {"queues": ["default"]})):
         found = producer(api, name, Scope.SUBMIT, Scope.READ, **limits)("shared")
         assert (found.status_code, found.json()["task_id"]) == (200, task.id)

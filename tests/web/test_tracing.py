@@ -43,11 +43,11 @@ def bad() -> None:
     raise Fail("no such address")
 
 
-async def work(queue: Client) -> None:
+async def work(client: Client) -> None:
     registry = Registry()
     for function in (good, plain, bad):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
-    await Worker(queue, registry, WorkerSettings(drain=True)).run()
+    await Worker(client, registry, WorkerSettings(drain=True)).run()
 
 
 def of_kind(spans: Sequence[ReadableSpan], kind: SpanKind) -> list[ReadableSpan]:
@@ -57,10 +57,10 @@ def of_kind(spans: Sequence[ReadableSpan], kind: SpanKind) -> list[ReadableSpan]
 @pytest.mark.parametrize("type", ["good", "plain"])
 async def test_a_run_belongs_to_the_trace_that_submitted_it(exporter: InMemorySpanExporter, type: str) -> None:
     seen.clear()
-    async with Client(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as client:
         with trace.get_tracer("test").start_as_current_span("request") as request:
-            await queue.enqueue(type, {}, queue="mail")
-        await work(queue)
+            await client.enqueue(type, {}, queue="mail")
+        await work(client)
     spans = exporter.get_finished_spans()
     (sent,) = of_kind(spans, SpanKind.PRODUCER)
     (run,) = of_kind(spans, SpanKind.CONSUMER)
@@ -74,9 +74,9 @@ async def test_a_run_belongs_to_the_trace_that_submitted_it(exporter: InMemorySp
 
 
 async def test_a_failed_run_is_an_error_in_the_trace(exporter: InMemorySpanExporter) -> None:
-    async with Client(MemoryEngine()) as queue:
-        await queue.enqueue("bad", {})
-        await work(queue)
+    async with Client(MemoryEngine()) as client:
+        await client.enqueue("bad", {})
+        await work(client)
     (run,) = of_kind(exporter.get_finished_spans(), SpanKind.CONSUMER)
     assert run.status.status_code is StatusCode.ERROR and run.attributes is not None
     assert run.status.description == "Fail: no such address"
@@ -85,10 +85,10 @@ async def test_a_failed_run_is_an_error_in_the_trace(exporter: InMemorySpanExpor
 
 @pytest.mark.parametrize("given", ["4bf92f3577b34da6a3ce929d0e0e4736", "4bf92f35-77b3-4da6-a3ce-929d0e0e4736"])
 async def test_a_trace_id_of_the_users_own_is_kept_and_joined(exporter: InMemorySpanExporter, given: str) -> None:
-    async with Client(MemoryEngine()) as queue:
-        submitted = await queue.enqueue("good", {}, trace_id=given)
-        await work(queue)
-        task = await queue.get(submitted.id)
+    async with Client(MemoryEngine()) as client:
+        submitted = await client.enqueue("good", {}, trace_id=given)
+        await work(client)
+        task = await client.get(submitted.id)
     (run,) = of_kind(exporter.get_finished_spans(), SpanKind.CONSUMER)
     assert task is not None and task.trace_id == given
     assert run.context is not None and run.context.trace_id == int(given.replace("-", ""), 16)
@@ -98,18 +98,18 @@ async def test_a_trace_id_of_the_users_own_is_kept_and_joined(exporter: InMemory
 async def test_a_trace_id_that_says_nothing_to_a_tracer_is_an_attribute(
     exporter: InMemorySpanExporter, given: str
 ) -> None:
-    async with Client(MemoryEngine()) as queue:
-        await queue.enqueue("good", {}, trace_id=given)
-        await work(queue)
+    async with Client(MemoryEngine()) as client:
+        await client.enqueue("good", {}, trace_id=given)
+        await work(client)
     (run,) = of_kind(exporter.get_finished_spans(), SpanKind.CONSUMER)
     assert run.parent is None and run.attributes is not None
     assert run.attributes["qo.task.trace_id"] == given
 
 
 async def test_many_tasks_submitted_at_once_share_one_span(exporter: InMemorySpanExporter) -> None:
-    async with Client(MemoryEngine()) as queue:
-        submitted = await queue.submit_many([new(n) for n in range(3)])
-        tasks = await queue.engine.get([each.id for each in submitted])
+    async with Client(MemoryEngine()) as client:
+        submitted = await client.submit_many([new(n) for n in range(3)])
+        tasks = await client.engine.get([each.id for each in submitted])
     (sent,) = exporter.get_finished_spans()
     assert sent.attributes is not None and sent.attributes["messaging.batch.message_count"] == 3
     assert len({task.trace_id for task in tasks if task is not None}) == 1

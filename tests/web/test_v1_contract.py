@@ -94,7 +94,7 @@ def test_statuses_go_from_queued_to_executing_to_completed(api: Served):
     executing = show(api, task_id)
     assert executing["status"] == "executing" and executing["assigned_worker_id"] == taken.worker_id
     assert INSTANT.fullmatch(str(executing["started_at"]))
-    api.run(api.queue.ack(taken, {"frames": 42}))
+    api.run(api.qo_client.ack(taken, {"frames": 42}))
     completed = show(api, task_id)
     assert completed["status"] == "completed" and completed["result"] == {"frames": 42}
     assert INSTANT.fullmatch(str(completed["completed_at"]))
@@ -197,7 +197,7 @@ def test_workers_are_shown_as_the_entity_has_them(api: Served):
 def register(api: Served, worker_id: str, **more: object) -> None:
     given = {"started_at": 0.0, "last_heartbeat": system_clock(), **more}
     note = notes.WorkerNote(worker_id=worker_id, **given)  # type: ignore[arg-type]
-    api.run(api.queue.engine.write_note(notes.WORKERS + worker_id, msgspec.json.encode(note), expected=ANY))
+    api.run(api.qo_client.engine.write_note(notes.WORKERS + worker_id, msgspec.json.encode(note), expected=ANY))
 
 
 # --- beside the spec
@@ -345,5 +345,5 @@ def test_a_trace_goes_with_its_task(api: Served):
 def test_tasks_can_be_scheduled(api: Served):
     task_id = submit(api, run_at="2099-01-01T00:00:00Z")
     assert show(api, task_id)["available_at"] == "2099-01-01T00:00:00.000Z"
-    assert api.run(api.queue.dequeue()) == []
+    assert api.run(api.qo_client.dequeue()) == []
     assert api.client.get("/api/v1/queue/stats").json()["queues"]["medium"] == {"depth": 1, "oldest_age_seconds": 0.0}

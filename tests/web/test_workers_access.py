@@ -21,9 +21,9 @@ from tests.servers.plain_http import NO_CERTIFICATES
 
 
 @pytest.fixture
-async def queue(tmp_path: Path) -> AsyncIterator[Client]:
-    async with Client(SqliteEngine(tmp_path / "qo.db")) as queue:
-        yield queue
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    async with Client(SqliteEngine(tmp_path / "qo.db")) as client:
+        yield client
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def app(tmp_path: Path) -> Litestar:
 
 
 async def test_a_native_worker_needs_the_scope_engine_and_one_over_the_worker_protocol_work(
-    queue: Client, app: Litestar
+    client: Client, app: Litestar
 ) -> None:
-    secrets = {scope: (await create_token(queue.engine, f"for-{scope}", [scope], now=0)).secret for scope in Scope}
+    secrets = {scope: (await create_token(client.engine, f"for-{scope}", [scope], now=0)).secret for scope in Scope}
     with server(app=app) as served:
         for scope, secret in secrets.items():
             engine = HttpEngine(address_of(served.url.replace("//", f"//worker:{secret}@")))

@@ -40,20 +40,20 @@ async def test_what_makes_no_sense_is_refused_with_a_sentence(worker: HttpWorker
 @pytest.mark.parametrize(
     "value", ["NaN", "1e999", '"\\ud800"', '"\\u0000"', "[" * 200 + "]" * 200, "9" * 30, '{"a":1,"a":2}', "[" * 90_000]
 )
-async def test_results_no_store_can_keep_are_refused(worker: HttpWorker, queue: Client, value: str) -> None:
-    await queue.enqueue("t")
+async def test_results_no_store_can_keep_are_refused(worker: HttpWorker, client: Client, value: str) -> None:
+    await client.enqueue("t")
     (task,) = await worker.poll()
     body = f'{{"task_id":"{task["task_id"]}","status":"completed","result":{value}}}'
     headers = {"Content-Type": "application/json"}
     response = await worker.http.post(f"/internal/workers/{worker.id}/result", content=body, headers=headers)
     assert response.status_code == 400, response.text
-    assert (await stored(queue, task)).status is Status.RUNNING
+    assert (await stored(client, task)).status is Status.RUNNING
 
 
 async def test_the_lease_is_in_no_error_and_an_unknown_worker_is_told_to_register(
-    worker: HttpWorker, queue: Client
+    worker: HttpWorker, client: Client
 ) -> None:
-    await queue.enqueue("t")
+    await client.enqueue("t")
     (task,) = await worker.poll()
     other = HttpWorker(worker.http)
     await other.register()
@@ -74,11 +74,13 @@ async def test_lists_of_names_are_limited(worker: HttpWorker) -> None:
     assert refused["error"] == "types: are too long: a registration can have up to 65,536 bytes"
 
 
-async def test_so_many_workers_may_register(worker: HttpWorker, queue: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_workers_may_register(
+    worker: HttpWorker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = worker.id
     monkeypatch.setattr("qo.web.remote.worker_registry.MAX_REGISTERED", 2)
     await worker.register()
     refused = await worker.post("register", {"capabilities": [], "capacity": 5}, status=429)
     assert "2 workers are registered, the limit is 2; workers should report" in refused["error"]
-    await queue.engine.drop_note(notes.WORKERS + first)
+    await client.engine.drop_note(notes.WORKERS + first)
     await worker.register()

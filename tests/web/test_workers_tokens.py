@@ -20,7 +20,7 @@ REQUEST_ID = "0a8ae6c1-1f4c-4c0b-9b8e-0c8e1d1f2a3b"
 def api() -> Iterator[Served]:
     """One server; every test has queues and tokens of its own."""
     with served(MemoryEngine(), WebSettings(token_required=True)) as made:
-        admin = made.run(create_token(made.queue.engine, "admin", [Scope.ADMIN], now=0.0)).secret
+        admin = made.run(create_token(made.qo_client.engine, "admin", [Scope.ADMIN], now=0.0)).secret
         made.client.headers["authorization"] = f"Bearer {admin}"
         yield made
 
@@ -30,7 +30,7 @@ class Holder:
 
     def __init__(self, api: Served, queue: str, *, register: bool = True, **limits: Any) -> None:
         self.api, self.name = api, f"{queue}-{id(self)}"
-        made = api.run(create_token(api.queue.engine, self.name, [Scope.WORK], now=0.0, queues=[queue], **limits))
+        made = api.run(create_token(api.qo_client.engine, self.name, [Scope.WORK], now=0.0, queues=[queue], **limits))
         self.headers = {"authorization": f"Bearer {made.secret}"}
         api.run(know_now(api))
         self.id = self.post("register", {}).json()["worker_id"] if register else ""
@@ -49,11 +49,11 @@ async def know_now(api: Served) -> None:
 
 
 def add(api: Served, queue: str, type: str = "t") -> str:
-    return str(api.run(api.queue.enqueue(type, {"x": 1}, queue=queue)).id)
+    return str(api.run(api.qo_client.enqueue(type, {"x": 1}, queue=queue)).id)
 
 
 def status(api: Served, task_id: str) -> Status:
-    (task,) = api.run(api.queue.engine.get([task_id]))
+    (task,) = api.run(api.qo_client.engine.get([task_id]))
     assert task is not None
     return task.status
 
@@ -104,9 +104,9 @@ def test_a_worker_settles_only_what_it_holds(api: Served):
 
 
 def test_a_poll_that_waits_ends_when_its_token_is_revoked(api: Served):
-    api.run(api.queue.controls.pause(queues=["quiet"]))  # a poll looks at the controls every second
+    api.run(api.qo_client.controls.pause(queues=["quiet"]))  # a poll looks at the controls every second
     api.app.state.pop("worker_api", None)
     holder = Holder(api, "quiet")
-    api.run(revoke_token(api.queue.engine, holder.name))  # the server still remembers it, as while a poll waits
+    api.run(revoke_token(api.qo_client.engine, holder.name))  # the server still remembers it, as while a poll waits
     answer = holder.post(f"{holder.id}/poll", {"available_capacity": 1, "wait": 20})
     assert answer.status_code == 401

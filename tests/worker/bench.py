@@ -23,8 +23,8 @@ def claim_ahead(worker: Worker, number: int) -> None:
 class Bench:
     """A queue and handlers, and workers that run until the test has seen enough."""
 
-    def __init__(self, queue: Client) -> None:
-        self.queue, self.registry = queue, Registry()
+    def __init__(self, client: Client) -> None:
+        self.client, self.registry = client, Registry()
 
     def handle(self, function: Callable[..., Any], name: str = "", **options: Any) -> None:
         made = make_options(function, **options)
@@ -41,11 +41,11 @@ class Bench:
 
     def scope(self, clock: Clock = boot_clock, **settings: Any) -> ClaimScope:
         handlers = {handler.type: handler for handler in self.registry}
-        return ClaimScope(self.queue.engine, handlers, WorkerSettings(**settings), worker_id="w", clock=clock)
+        return ClaimScope(self.client.engine, handlers, WorkerSettings(**settings), worker_id="w", clock=clock)
 
     @asynccontextmanager
     async def working(self, **settings: Any) -> AsyncIterator[Worker]:
-        worker = Worker(self.queue, self.registry, WorkerSettings(**{"poll": 0.05, "grace": 5.0} | settings))
+        worker = Worker(self.client, self.registry, WorkerSettings(**{"poll": 0.05, "grace": 5.0} | settings))
         running = asyncio.create_task(worker.run())
         try:
             yield worker
@@ -54,10 +54,10 @@ class Bench:
             await asyncio.wait_for(running, 30)
 
     async def submit(self, type: str, payload: Any = None, **options: Any) -> str:
-        return (await self.queue.enqueue(type, {} if payload is None else payload, **options)).id
+        return (await self.client.enqueue(type, {} if payload is None else payload, **options)).id
 
     async def stored(self, task_id: str) -> Task:
-        task = await self.queue.get(task_id)
+        task = await self.client.get(task_id)
         assert task is not None
         return task
 
@@ -75,7 +75,7 @@ class Bench:
         return await self.seen(task_id, lambda task: task.status is status)
 
     async def ended(self, task_id: str) -> Task:
-        return await self.queue.ended(task_id, timeout=20)
+        return await self.client.ended(task_id, timeout=20)
 
     async def run_all(self, ids: list[str], **settings: Any) -> list[Task]:
         async with self.working(**settings):

@@ -8,11 +8,11 @@ from tests.worker.bench import Bench
 
 
 @pytest.fixture
-async def queue() -> AsyncIterator[Client]:
-    async with Client(MemoryEngine()) as queue:
-        yield queue
+async def client() -> AsyncIterator[Client]:
+    async with Client(MemoryEngine()) as client:
+        yield client
 
 
 @pytest.fixture
-def bench(queue: Client) -> Bench:
-    return Bench(queue)
+def bench(client: Client) -> Bench:
+    return Bench(client)

@@ -46,10 +46,10 @@ def test_only_runs_inside_the_process_are_suspects_if_there_are_any() -> None:
     assert suspects_of([child], 2) == [child]
 
 
-async def crashed(queue: Client, number: int, **given: Any) -> tuple[list[str], CrashSettlement]:
+async def crashed(client: Client, number: int, **given: Any) -> tuple[list[str], CrashSettlement]:
     """Several running tasks, and what the store was told when their worker died."""
-    ids = [(await queue.enqueue("t", {"n": n}, max_retries=2)).id for n in range(number)]
-    tasks = await queue.dequeue("t", batch_size=number)
+    ids = [(await client.enqueue("t", {"n": n}, max_retries=2)).id for n in range(number)]
+    tasks = await client.dequeue("t", batch_size=number)
     worker_id, leases = str(tasks[0].worker_id), [str(task.lease_id) for task in tasks]
     report = CrashReport(
         url="memory://", worker_id=worker_id, leases=leases, cause="was killed by SIGSEGV", suspects=[], unreachable=[]
@@ -57,28 +57,28 @@ async def crashed(queue: Client, number: int, **given: Any) -> tuple[list[str], 
     suspects = ids[: given.pop("suspects", 0)]
     if not given.pop("is_reachable", True):
         given["unreachable"] = suspects
-    told = await settle(queue, replace(report, suspects=suspects, **given))
+    told = await settle(client, replace(report, suspects=suspects, **given))
     return ids, told
 
 
 async def test_a_lone_suspect_is_charged_and_its_neighbours_are_not() -> None:
-    async with Client(MemoryEngine()) as queue:
-        ids, told = await crashed(queue, 4, suspects=1)
+    async with Client(MemoryEngine()) as client:
+        ids, told = await crashed(client, 4, suspects=1)
         assert told == CrashSettlement(charged=1, released=3)
-        suspect, *others = [await queue.get(task_id) for task_id in ids]
+        suspect, *others = [await client.get(task_id) for task_id in ids]
         assert suspect is not None and (suspect.status, suspect.failures) == (Status.PENDING, 1)
         assert lost_its_process(suspect) and "SIGSEGV" in str(suspect.error)
         assert all(task is not None and (task.failures, task.error) == (0, None) for task in others)
 
 
 async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the_second_time() -> None:
-    async with Client(MemoryEngine()) as queue:
-        ids, told = await crashed(queue, 3, suspects=2)
+    async with Client(MemoryEngine()) as client:
+        ids, told = await crashed(client, 3, suspects=2)
         assert told == CrashSettlement(set_apart=2, released=1)
-        tasks = [await queue.get(task_id) for task_id in ids]
+        tasks = [await client.get(task_id) for task_id in ids]
         assert [task is not None and lost_its_process(task) for task in tasks] == [True, True, False]
         assert [task and task.failures for task in tasks] == [0, 0, 0]
-        again = await queue.dequeue("t", batch_size=3)
+        again = await client.dequeue("t", batch_size=3)
         report = CrashReport(
             url="memory://",
             worker_id=str(again[0].worker_id),
@@ -86,13 +86,13 @@ async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the
             cause="exited with code 1",
             suspects=ids[:2],
         )
-        assert await settle(queue, report) == CrashSettlement(charged=2, released=1)
+        assert await settle(client, report) == CrashSettlement(charged=2, released=1)
 
 
 async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None:
-    async with Client(MemoryEngine()) as queue:
-        await queue.enqueue("t", {"n": 1}, max_retries=2)
-        (task,) = await queue.dequeue("t")
+    async with Client(MemoryEngine()) as client:
+        await client.enqueue("t", {"n": 1}, max_retries=2)
+        (task,) = await client.dequeue("t")
         report = CrashReport(
             url="memory://",
             worker_id=str(task.worker_id),
@@ -100,16 +100,16 @@ async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None
             cause="was killed by SIGSEGV",
             suspects=[task.id, "the one that was left behind"],
         )
-        assert await settle(queue, report) == CrashSettlement(set_apart=1)
-        released = await queue.get(task.id)
+        assert await settle(client, report) == CrashSettlement(set_apart=1)
+        released = await client.get(task.id)
         assert released is not None and released.failures == 0
 
 
 async def test_tasks_of_another_process_of_the_same_name_are_left_alone() -> None:
-    async with Client(MemoryEngine()) as queue:
-        ids, told = await crashed(queue, 2, suspects=1, leases=["another"])
+    async with Client(MemoryEngine()) as client:
+        ids, told = await crashed(client, 2, suspects=1, leases=["another"])
         assert told == CrashSettlement()
-        tasks = [await queue.get(task_id) for task_id in ids]
+        tasks = [await client.get(task_id) for task_id in ids]
         assert [task and task.status for task in tasks] == [Status.RUNNING] * 2
 
 
@@ -148,7 +148,7 @@ async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
 
     bench.handle(block if executor == "thread" else ablock, name="block")
     table, descriptor = RunTable.create()
-    worker = Worker(bench.queue, bench.registry, WorkerSettings(poll=0.05), table=RunTable.attach(descriptor))
+    worker = Worker(bench.client, bench.registry, WorkerSettings(poll=0.05), table=RunTable.attach(descriptor))
     running = asyncio.create_task(worker.run())
     task_id = await bench.submit("block", max_retries=0, timeout=0.1)
     assert (await bench.ended(task_id)).status is Status.FAILED
@@ -279,16 +279,16 @@ async def test_a_lone_task_of_a_process_that_was_stopped_is_perhaps_not_to_blame
 
 
 async def test_a_task_that_is_perhaps_not_to_blame_runs_alone_next_time_at_no_cost() -> None:
-    async with Client(MemoryEngine()) as queue:
-        _, told = await crashed(queue, 2, suspects=1, is_uncertain=True)
+    async with Client(MemoryEngine()) as client:
+        _, told = await crashed(client, 2, suspects=1, is_uncertain=True)
         assert told == CrashSettlement(set_apart=1, released=1)
 
 
 async def test_a_task_that_no_child_can_run_is_charged_only_the_second_time_if_it_is_perhaps_not_to_blame() -> None:
-    async with Client(MemoryEngine()) as queue:
-        (task_id,), told = await crashed(queue, 1, suspects=1, is_uncertain=True, is_reachable=False)
+    async with Client(MemoryEngine()) as client:
+        (task_id,), told = await crashed(client, 1, suspects=1, is_uncertain=True, is_reachable=False)
         assert told == CrashSettlement(set_apart=1)
-        (task,) = await queue.dequeue("t")
+        (task,) = await client.dequeue("t")
         assert (task.id, task.failures) == (task_id, 0)
         again = CrashReport(
             url="memory://",
@@ -299,4 +299,4 @@ async def test_a_task_that_no_child_can_run_is_charged_only_the_second_time_if_i
             unreachable=[task_id],
             is_uncertain=True,
         )
-        assert await settle(queue, again) == CrashSettlement(charged=1)
+        assert await settle(client, again) == CrashSettlement(charged=1)

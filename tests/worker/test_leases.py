@@ -39,9 +39,9 @@ async def test_a_cancelled_task_is_stopped_at_the_next_renewal(bench: Bench) -> 
     task_id = await bench.submit("waits")
     async with bench.working(lease=0.2):
         await bench.has_status(task_id, Status.RUNNING)
-        await bench.queue.engine.apply([cancel(task_id)])
+        await bench.client.engine.apply([cancel(task_id)])
         assert await asyncio.to_thread(stopped.wait, 10)
-    task = await bench.queue.get(task_id)
+    task = await bench.client.get(task_id)
     assert task is not None
     assert task.status is Status.CANCELLED
 
@@ -70,13 +70,13 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
         late = await bench.submit("quick")  # after the stop: before it, the worker may rightly take this one too
         go.set()
     assert (await bench.ended(quick_id)).result == b'"done"'
-    back, untouched = await bench.queue.get(slow_id), await bench.queue.get(late)
+    back, untouched = await bench.client.get(slow_id), await bench.client.get(late)
     assert back is not None
     assert untouched is not None
     assert (back.status, back.failures, back.attempt) == (Status.PENDING, 0, 1)
     assert cancelled.is_set()
     assert untouched.attempt == 0
-    assert await bench.queue.workers() == []
+    assert await bench.client.workers() == []
 
 
 async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
@@ -90,7 +90,7 @@ async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
             await bench.has_status(task_id, Status.RUNNING)
         worker.abort()
     for task_id in ids:
-        task = await bench.queue.get(task_id)
+        task = await bench.client.get(task_id)
         assert task is not None
         assert (task.status, task.failures) == (Status.PENDING, 0)
 
@@ -113,7 +113,7 @@ async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> No
         worker.stop()
         await bench.has_status(ids[-1], Status.PENDING)
         go.set()
-    tasks = [await bench.queue.get(task_id) for task_id in ids]
+    tasks = [await bench.client.get(task_id) for task_id in ids]
     assert len(started) == 2
     assert sorted(task.status.value for task in tasks if task) == ["completed"] * 2 + ["pending"] * 4
     assert not any(task.failures for task in tasks if task)
@@ -134,10 +134,10 @@ async def test_a_worker_registers_with_its_counters_and_leaves(bench: Bench) -> 
         note = await until(registration, bench, 3)
     assert (note.worker_id, note.status, note.tasks_completed, note.tasks_failed) == ("w-1", "active", 2, 1)
     assert (note.capacity, note.capabilities, sorted(note.types)) == (7, ("gpu",), ["bad", "fine"])
-    assert await bench.queue.workers() == []
+    assert await bench.client.workers() == []
 
 
 async def registration(bench: Bench, settled: int) -> WorkerNote | None:
     """The note of the only worker, once it has settled so many tasks."""
-    notes = await bench.queue.workers()
+    notes = await bench.client.workers()
     return next((note for note in notes if note.tasks_completed + note.tasks_failed == settled), None)

@@ -121,27 +121,27 @@ async def test_pausing_and_resuming_reach_a_running_worker(bench: Bench) -> None
 
     bench.handle(fine)
     bench.handle(other)
-    await bench.queue.controls.pause(types=["fine"])
+    await bench.client.controls.pause(types=["fine"])
     paused = await bench.submit("fine")
     async with bench.working():
         await bench.ended(await bench.submit("other"))
-        waiting = await bench.queue.get(paused)
+        waiting = await bench.client.get(paused)
         assert waiting is not None
         assert waiting.status is Status.PENDING
-        await bench.queue.controls.resume()
+        await bench.client.controls.resume()
         assert (await bench.ended(paused)).status is Status.COMPLETED
-        await bench.queue.controls.pause()
+        await bench.client.controls.pause()
 
 
 async def test_a_paused_queue_is_left_alone(bench: Bench) -> None:
     async def fine() -> None: ...
 
     bench.handle(fine)
-    await bench.queue.controls.pause(queues=["night"])
+    await bench.client.controls.pause(queues=["night"])
     paused = await bench.submit("fine", queue="night")
     async with bench.working():
         await bench.ended(await bench.submit("fine", queue="day"))
-    task = await bench.queue.get(paused)
+    task = await bench.client.get(paused)
     assert task is not None
     assert task.status is Status.PENDING
 
@@ -169,17 +169,17 @@ async def test_a_worker_outlives_a_store_that_is_away(bench: Bench) -> None:
     async def fine() -> None: ...
 
     bench.handle(fine)
-    bench.queue = Client(_Away(bench.queue.engine, failures=2))  # type: ignore[arg-type]
+    bench.client = Client(_Away(bench.client.engine, failures=2))  # type: ignore[arg-type]
     (task,) = await bench.run_all([await bench.submit("fine")])
     assert task.status is Status.COMPLETED
 
 
-async def test_a_worker_whose_claims_never_return_gives_up(queue: Client) -> None:
+async def test_a_worker_whose_claims_never_return_gives_up(client: Client) -> None:
     async def fine() -> None: ...
 
     registry = Registry()
     registry.add(make_handler(fine, type="fine", options=make_options(fine)))
-    worker = Worker(Client(_Away(queue.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
+    worker = Worker(Client(_Away(client.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
     with pytest.raises(WorkerStuck, match="has not answered"):
         await asyncio.wait_for(worker.run(), 10)
 
@@ -189,7 +189,7 @@ async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:
 
     bench.handle(fine)
     with pytest.raises(InvalidSetting, match="no handler for nope; handlers exist for: fine"):
-        Worker(bench.queue, bench.registry, WorkerSettings(types=("nope",)))
+        Worker(bench.client, bench.registry, WorkerSettings(types=("nope",)))
 
 
 class _Unhurried(MemoryEngine):
@@ -210,8 +210,8 @@ async def test_a_slot_of_a_type_that_becomes_free_during_a_claim_is_used_at_once
     async def other() -> None: ...
 
     engine = _Unhurried()
-    async with Client(engine) as queue:
-        bench = Bench(queue)
+    async with Client(engine) as client:
+        bench = Bench(client)
         bench.handle(single, concurrency=1)
         bench.handle(other)
         ids = [await bench.submit("single") for _ in range(3)]
@@ -238,8 +238,8 @@ async def test_a_type_that_has_used_up_its_rate_goes_on_with_the_next_tokens() -
     async def other() -> None: ...
 
     engine = _CountedClaims()
-    async with Client(engine) as queue:
-        bench = Bench(queue)
+    async with Client(engine) as client:
+        bench = Bench(client)
         bench.handle(limited, rate_limit=100.0)
         bench.handle(other)
         ids = [await bench.submit("limited") for _ in range(200)]  # twice as many as may start at once

@@ -35,16 +35,16 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def other(clock: ManualClock) -> AsyncIterator[Bench]:
     """A store whose time the test moves."""
-    async with Client(MemoryEngine(clock)) as queue:
-        yield Bench(queue)
+    async with Client(MemoryEngine(clock)) as client:
+        yield Bench(client)
 
 
 async def lose(bench: Bench, clock: ManualClock, task_id: str) -> None:
     """What a monitor does to a task whose worker went silent."""
     clock.advance(100)
-    (lost,) = await bench.queue.engine.find(Filter(expired_for=0.0), limit=9)
+    (lost,) = await bench.client.engine.find(Filter(expired_for=0.0), limit=9)
     assert lost.id == task_id
-    assert await bench.queue.engine.apply([expire(lost, random=0.5, grace=0.0)]) == [True]
+    assert await bench.client.engine.apply([expire(lost, random=0.5, grace=0.0)]) == [True]
     clock.advance(10)
 
 
@@ -129,7 +129,7 @@ async def test_a_task_claimed_before_the_process_was_frozen_does_not_start_after
     bench.handle(first)
     bench.handle(second)
     settings = WorkerSettings(concurrency=1, poll=0.01, grace=5.0, lease=60.0)
-    worker = Worker(bench.queue, bench.registry, settings, clock=lambda: boot_clock() + frozen_for[0])
+    worker = Worker(bench.client, bench.registry, settings, clock=lambda: boot_clock() + frozen_for[0])
     working = asyncio.create_task(worker.run())
     try:
         await bench.submit("first")

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.timeout(60)
 
 
 async def none_running(bench: Bench, ids: list[str]) -> bool:
-    return all(task and task.status is not Status.RUNNING for task in await bench.queue.engine.get(ids))
+    return all(task and task.status is not Status.RUNNING for task in await bench.client.engine.get(ids))
 
 
 async def all_running(bench: Bench, ids: list[str]) -> bool:
-    return all(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids))
+    return all(task and task.status is Status.RUNNING for task in await bench.client.engine.get(ids))
 
 
 def _begun(worker: Worker, ids: list[str], starts: list[int]) -> set[int]:
@@ -42,13 +42,13 @@ async def test_nothing_starts_after_pause_has_returned(bench: Bench, what: dict[
     ids = [await bench.submit("quick", {"n": n}) for n in range(2000)]
     async with bench.working(concurrency=4) as worker:
         await until(lambda: len(starts) >= 20)
-        await bench.queue.controls.pause(**what)
+        await bench.client.controls.pause(**what)
         begun = _begun(worker, ids, starts)
         await until(none_running, bench, ids)  # what ran goes on, what was only held goes back
         assert set(starts) <= begun
-        tasks = await bench.queue.engine.get(ids)
+        tasks = await bench.client.engine.get(ids)
         assert {task.status for task in tasks if task} == {Status.COMPLETED, Status.PENDING}
-        await bench.queue.controls.resume()
+        await bench.client.controls.resume()
         assert (await bench.ended(ids[-1])).status is Status.COMPLETED
 
 
@@ -62,7 +62,7 @@ async def test_a_pause_by_another_client_of_this_process_counts_at_once(bench: B
     bench.handle(quick)
     async with bench.working(concurrency=4) as worker:
         ids = [await bench.submit("quick", {"n": n}) for n in range(500)]
-        await Client(bench.queue.engine).controls.pause()
+        await Client(bench.client.engine).controls.pause()
         begun = _begun(worker, ids, starts)
         await until(none_running, bench, ids)
         assert set(starts) <= begun
@@ -91,12 +91,12 @@ async def test_what_an_executor_took_before_the_pause_and_had_not_begun_goes_bac
         assert await asyncio.to_thread(busy.wait, 20)
         task_id = await bench.submit("second")
         await until(lambda: worker.status.free_slots == 0)
-        await bench.queue.controls.pause(**what)
+        await bench.client.controls.pause(**what)
         go.set()
         assert (await bench.ended(blocker)).status is Status.COMPLETED
         await until(none_running, bench, [task_id])
         assert starts == []
-        await bench.queue.controls.resume()
+        await bench.client.controls.resume()
         assert (await bench.ended(task_id)).failures == 0
 
 
@@ -105,7 +105,7 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
 ) -> None:
     """Two reads of the switches may be answered in any order."""
     bench.handle(lambda: 1, name="t")
-    scope, engine = bench.scope(), bench.queue.engine
+    scope, engine = bench.scope(), bench.client.engine
     read_note, sent, answer = engine.read_note, asyncio.Event(), asyncio.Event()
 
     async def answer_late(name: str) -> Any:
@@ -118,7 +118,7 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
         slow.setattr(engine, "read_note", answer_late)
         earlier = asyncio.create_task(scope.read())
         await sent.wait()
-    await bench.queue.controls.pause()
+    await bench.client.controls.pause()
     await scope.read()
     answer.set()
     await earlier
@@ -144,25 +144,25 @@ async def test_tasks_claimed_ahead_go_back_when_a_pause_is_seen(bench: Bench) ->
         ids = [await bench.submit("second") for _ in range(5)]
         await until(all_running, bench, ids)
         await notes.change(
-            bench.queue.engine,
+            bench.client.engine,
             notes.CONTROL,
             notes.Controls,
             lambda _: notes.Controls(paused_types=frozenset({"second"})),
         )
         await until(none_running, bench, ids)
         go.set()
-        assert {task.started_at for task in await bench.queue.engine.get(ids) if task} == {None}
+        assert {task.started_at for task in await bench.client.engine.get(ids) if task} == {None}
 
 
 async def test_a_pause_reaches_a_worker_that_is_ending(bench: Bench) -> None:
     bench.handle(lambda: 1, name="t")
-    worker = Worker(bench.queue, bench.registry, WorkerSettings(poll=0.05))
+    worker = Worker(bench.client, bench.registry, WorkerSettings(poll=0.05))
     running = asyncio.create_task(worker.run())
     await bench.ended(await bench.submit("t"))
     worker.stop()
-    await bench.queue.controls.pause()
+    await bench.client.controls.pause()
     await asyncio.wait_for(running, 20)
-    await bench.queue.controls.resume()
+    await bench.client.controls.resume()
 
 
 async def test_a_pause_elsewhere_holds_within_one_poll_interval(bench: Bench) -> None:
@@ -179,8 +179,10 @@ async def test_a_pause_elsewhere_holds_within_one_poll_interval(bench: Bench) ->
         claim_ahead(worker, 100)
         for _ in range(4):
             await until(lambda number: len(starts) >= number, len(starts) + 10)
-            await notes.change(bench.queue.engine, notes.CONTROL, notes.Controls, lambda _: notes.Controls(paused=True))
+            await notes.change(
+                bench.client.engine, notes.CONTROL, notes.Controls, lambda _: notes.Controls(paused=True)
+            )
             before = len(starts)
             await until(none_running, bench, ids)
             assert len(starts) - before <= 3 * 0.1 / 0.02
-            await bench.queue.controls.resume()
+            await bench.client.controls.resume()

@@ -84,14 +84,14 @@ async def test_a_timeout_is_a_failure_that_is_retried(bench: Bench) -> None:
 
 
 async def is_expired(bench: Bench, task: Task) -> bool:
-    (landed,) = await bench.queue.engine.apply([expire(task, random=0.0, grace=0.0)])
+    (landed,) = await bench.client.engine.apply([expire(task, random=0.0, grace=0.0)])
     return landed
 
 
 async def test_a_task_that_took_its_process_with_it_gets_one_of_its_own(bench: Bench) -> None:
     bench.handle(handlers.pid, "pid")
     task_id = await bench.submit("pid")
-    (task,) = await bench.queue.dequeue("pid", lease=0.001)
+    (task,) = await bench.client.dequeue("pid", lease=0.001)
     await until(is_expired, bench, task)
     (task,) = await bench.run_all([task_id])
     assert task.status is Status.COMPLETED

@@ -20,8 +20,8 @@ from tests.worker.bench import Bench, claim_ahead
 pytestmark = pytest.mark.timeout(60)
 
 
-async def announces(queue: Client, loads: dict[str, tuple[int, int]]) -> bool:
-    return {note.worker_id: (note.current_load, note.capacity) for note in await queue.workers()} == loads
+async def announces(client: Client, loads: dict[str, tuple[int, int]]) -> bool:
+    return {note.worker_id: (note.current_load, note.capacity) for note in await client.workers()} == loads
 
 
 async def test_a_worker_does_not_hoard_slow_tasks_after_many_quick_ones(bench: Bench) -> None:
@@ -47,7 +47,7 @@ async def test_a_worker_does_not_hoard_slow_tasks_after_many_quick_ones(bench: B
             for worker, most in ((first, 8), (second, 40)):
                 assert len(worker.status.running) <= most
             loads = {first.id: (8, 8), second.id: (32, 40)}  # running tasks, and slots
-            await until(announces, bench.queue, loads)
+            await until(announces, bench.client, loads)
             go.set()
             for task_id in slow_ids:
                 assert (await bench.ended(task_id)).attempt == 1

@@ -33,8 +33,8 @@ class FarBucket(MemoryBucket):
         await delay(self.latency)
 
 
-async def all_completed(queue: Client, ids: list[str]) -> bool:
-    return all(task and task.status is Status.COMPLETED for task in await queue.engine.get(ids))
+async def all_completed(client: Client, ids: list[str]) -> bool:
+    return all(task and task.status is Status.COMPLETED for task in await client.engine.get(ids))
 
 
 async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
@@ -45,12 +45,12 @@ async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
 
     registry = Registry()
     registry.add(make_handler(quick, type="quick", options=make_options(quick)))
-    async with Client(ObjectPerTaskEngine(bucket)) as queue, asyncio.timeout(60):
-        ids = [(await queue.enqueue("quick", {"n": n}, max_retries=0)).id for n in range(3)]
+    async with Client(ObjectPerTaskEngine(bucket)) as client, asyncio.timeout(60):
+        ids = [(await client.enqueue("quick", {"n": n}, max_retries=0)).id for n in range(3)]
         bucket.latency = 0.3
-        worker = Worker(queue, registry, WorkerSettings(lease=0.9, concurrency=2, poll=0.1, grace=10.0))
+        worker = Worker(client, registry, WorkerSettings(lease=0.9, concurrency=2, poll=0.1, grace=10.0))
         working = asyncio.create_task(worker.run())
-        await until(all_completed, queue, ids)
+        await until(all_completed, client, ids)
         worker.stop()
         await working
     assert sorted(ran) == list(range(3)), "each once"

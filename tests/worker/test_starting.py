@@ -58,13 +58,13 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
 ) -> None:
     """With one slot and several types of unknown speed: one task of each was held, and low ones ran before medium."""
     order: list[str] = []
-    claim = bench.queue.engine.claim
+    claim = bench.client.engine.claim
 
     async def from_afar(request: ClaimRequest) -> list[Task]:
         await delay(0.05)  # a slot becomes free while a claim is under way
         return await claim(request)
 
-    monkeypatch.setattr(bench.queue.engine, "claim", from_afar)
+    monkeypatch.setattr(bench.client.engine, "claim", from_afar)
 
     async def email() -> None:
         order.append("email")
@@ -127,7 +127,7 @@ async def test_any_number_of_blocked_event_loops_are_closed_together(
     handler = make_handler(block, type="block", options=make_options(block))
     for _ in range(20):
         await bench.submit("block")
-        (task,) = await bench.queue.dequeue("block")
+        (task,) = await bench.client.dequeue("block")
         several.start([Run(task, handler, lambda *_: None)])
         assert await asyncio.to_thread(blocked.acquire, timeout=20)
         clock.advance(1)

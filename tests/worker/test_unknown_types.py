@@ -26,7 +26,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def stored(bench: Bench, task_id: str) -> Task:
-    task = await bench.queue.get(task_id)
+    task = await bench.client.get(task_id)
     assert task is not None
     return task
 
@@ -79,7 +79,7 @@ async def test_a_type_whose_workers_have_left_is_warned_about_too(
     async with timed.working():
         await timed.ended(await timed.submit("elsewhere"))
     await timed.submit("elsewhere")
-    here = Bench(timed.queue)
+    here = Bench(timed.client)
     here.handle(lambda: 1, name="known")
     checked = unknown_types(here, clock)
     for _ in range(3):
@@ -89,7 +89,7 @@ async def test_a_type_whose_workers_have_left_is_warned_about_too(
     assert warning.startswith("no running worker handles the types of 1 pending task: elsewhere (1).")
     caplog.clear()
     note = WorkerNote(worker_id="w", started_at=clock.now, last_heartbeat=clock.now, capacity=1, types=("elsewhere",))
-    await timed.queue.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)
+    await timed.client.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)
     clock.advance(60)
     await checked.check()
     assert logged(caplog) == []
@@ -120,17 +120,17 @@ async def test_a_worker_claims_only_what_it_knows_however_much_else_waits_in_fro
             asked.append(request)
             return await super().claim(request)
 
-    async with Client(Watched()) as queue:
-        bench = Bench(queue)
+    async with Client(Watched()) as client:
+        bench = Bench(client)
         bench.handle(lambda: 1, name="known")
-        many = [queue.new_task("typo", b"{}", priority=0) for _ in range(2_000)]
-        await queue.submit_many(many)
+        many = [client.new_task("typo", b"{}", priority=0) for _ in range(2_000)]
+        await client.submit_many(many)
         async with bench.working(concurrency=1):
             await bench.ended(await bench.submit("known", priority=9))
             asked.clear()
             await bench.ended(await bench.submit("known", priority=9))
         assert {request.types for request in asked} == {("known",)} and len(asked) < 20
-        assert (await queue.stats())["pending"] == len(many)
+        assert (await client.stats())["pending"] == len(many)
 
 
 @pytest.mark.timeout(30)
@@ -138,7 +138,7 @@ async def test_a_drain_leaves_them_and_says_so(bench: Bench, caplog: pytest.LogC
     bench.handle(lambda: 1, name="known")
     ids = [await bench.submit(type) for type in ("typo", "typo", "known")]
     with caplog.at_level(logging.INFO, "qo.worker"):
-        await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
+        await Worker(bench.client, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
     statuses = [(await stored(bench, task_id)).status for task_id in ids]
     assert statuses == [Status.PENDING, Status.PENDING, Status.COMPLETED]
     assert "drained; tasks left in the queue: 2 typo (no worker handles this type)" in caplog.text
@@ -149,9 +149,9 @@ async def test_dequeue_beside_a_worker_gets_what_the_worker_does_not_know(bench:
     async with bench.working():
         mine = await bench.submit("mine")
         await bench.ended(await bench.submit("known"))
-        (task,) = await bench.queue.dequeue("mine")
+        (task,) = await bench.client.dequeue("mine")
         assert (task.id, task.attempt) == (mine, 1)
-        await bench.queue.ack(task)
+        await bench.client.ack(task)
 
 
 # --- failing them is an option
@@ -178,7 +178,7 @@ async def test_each_task_waits_as_long_as_the_option_says(timed: Bench, clock: M
     first = await timed.submit("typo")
     clock.advance(29)
     assert await checked.check() == 0
-    await timed.queue.submit_many([timed.queue.new_task("typo", b"{}") for _ in range(1200)])
+    await timed.client.submit_many([timed.client.new_task("typo", b"{}") for _ in range(1200)])
     clock.advance(1)
     assert await checked.check() == 1
     assert (await stored(timed, first)).status is Status.FAILED
@@ -192,7 +192,7 @@ async def test_only_a_type_that_two_checks_have_found_is_failed(timed: Bench, cl
     checked = unknown_types(timed, clock, fail_after=0.0)
     early, lost = await timed.submit("early"), await timed.submit("typo")
     assert await checked.check() == 0
-    await make_types_known(timed.queue.engine, ["early"])
+    await make_types_known(timed.client.engine, ["early"])
     clock.advance(1)
     assert await checked.check() == 1
     assert (await stored(timed, lost)).status is Status.FAILED
@@ -207,26 +207,26 @@ async def test_two_checks_at_once_count_as_one(timed: Bench, clock: ManualClock)
 
 
 async def has_consumers(bench: Bench, number: int) -> bool:
-    return len((await read_consumers(bench.queue.engine)).until) == number
+    return len((await read_consumers(bench.client.engine)).until) == number
 
 
 async def is_known(bench: Bench, type: str) -> bool:
-    return type in (await read(bench.queue.engine, KNOWN_TYPES, KnownTypes)).types
+    return type in (await read(bench.client.engine, KNOWN_TYPES, KnownTypes)).types
 
 
 @pytest.mark.parametrize("takes", [{"type": "mine"}, {}, {"queue": "default"}], ids=["a type", "all", "a queue"])
 async def test_what_dequeue_takes_is_never_failed(timed: Bench, clock: ManualClock, takes: dict[str, Any]) -> None:
     timed.handle(lambda: 1, name="known")
     checked = unknown_types(timed, clock, fail_after=0.0)
-    assert await timed.queue.dequeue(**takes) == []
+    assert await timed.client.dequeue(**takes) == []
     await until(has_consumers, timed, 1)
     mine = await timed.submit("mine")
     for _ in range(3):
         assert await checked.check() == 0
         clock.advance(1)
-    (task,) = await timed.queue.dequeue(**takes)
+    (task,) = await timed.client.dequeue(**takes)
     assert task.id == mine
-    await timed.queue.release(task)
+    await timed.client.release(task)
     await until(is_known, timed, "mine")
     clock.advance(3600)  # the client has gone, and what it has ever taken is known
     for _ in range(3):
@@ -237,7 +237,7 @@ async def test_what_dequeue_takes_is_never_failed(timed: Bench, clock: ManualClo
 async def test_a_client_that_dequeues_one_queue_does_not_protect_another(timed: Bench, clock: ManualClock) -> None:
     timed.handle(lambda: 1, name="known")
     checked = unknown_types(timed, clock, fail_after=0.0)
-    assert await timed.queue.dequeue(queue="other") == []
+    assert await timed.client.dequeue(queue="other") == []
     await until(has_consumers, timed, 1)
     lost, taken = await timed.submit("mine"), await timed.submit("mine", queue="other")
     await checked.check()
@@ -253,10 +253,10 @@ async def test_what_dequeue_takes_is_not_warned_about(
     timed.handle(lambda: 1, name="known")
     checked = unknown_types(timed, clock)
     await timed.submit("mine")
-    await timed.queue.dequeue("mine", queue="other")
-    await timed.queue.dequeue("other")
-    (task,) = await timed.queue.dequeue("mine")
-    await timed.queue.release(task)
+    await timed.client.dequeue("mine", queue="other")
+    await timed.client.dequeue("other")
+    (task,) = await timed.client.dequeue("mine")
+    await timed.client.release(task)
     await until(has_consumers, timed, 3)
     for _ in range(3):
         await checked.check()
@@ -266,20 +266,20 @@ async def test_what_dequeue_takes_is_not_warned_about(
 
 async def test_it_is_left_alone_while_it_is_paused(bench: Bench) -> None:
     bench.handle(lambda: 1, name="known")
-    await bench.queue.controls.pause(types=["typo"])
+    await bench.client.controls.pause(types=["typo"])
     paused, lost = await bench.submit("typo"), await bench.submit("mistake")
     async with bench.working(fail_unknown_types=0.0):
         assert (await bench.ended(lost)).status is Status.FAILED
         left = await stored(bench, paused)
         assert (left.status, left.attempt) == (Status.PENDING, 0)
-        await bench.queue.controls.resume(types=["typo"])
+        await bench.client.controls.resume(types=["typo"])
         assert (await bench.ended(paused)).status is Status.FAILED
 
 
 async def test_what_is_known_cannot_be_read_so_nothing_is_failed(bench: Bench, clock: ManualClock) -> None:
     bench.handle(lambda: 1, name="known")
     await bench.submit("typo")
-    await bench.queue.engine.write_note(KNOWN_TYPES, b"{", expected=ANY)
+    await bench.client.engine.write_note(KNOWN_TYPES, b"{", expected=ANY)
     checked = unknown_types(bench, clock, fail_after=0.0)
     for _ in range(3):
         assert await checked.check() == 0
@@ -290,6 +290,6 @@ async def test_what_is_known_cannot_be_read_so_nothing_is_failed(bench: Bench, c
 async def test_a_drain_may_fail_them(bench: Bench) -> None:
     bench.handle(lambda: 1, name="known")
     lost = await bench.submit("typo")
-    worker = Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05, fail_unknown_types=0.0))
+    worker = Worker(bench.client, bench.registry, WorkerSettings(drain=True, poll=0.05, fail_unknown_types=0.0))
     await asyncio.wait_for(worker.run(), 20)
     assert (await stored(bench, lost)).status is Status.FAILED

@@ -19,25 +19,25 @@ class PausedAfterOnePage(ForwardingEngine):
     """Somebody pauses the type after the first page has been failed, and the worker reads the controls."""
 
     def __init__(self, bench: Bench, scope: ClaimScope) -> None:
-        super().__init__(bench.queue.engine)
+        super().__init__(bench.client.engine)
         self._bench, self._scope = bench, scope
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         answers = await self.engine.apply(changes)
-        await self._bench.queue.controls.pause(types=["typo"])
+        await self._bench.client.controls.pause(types=["typo"])
         await self._scope.read()
         return answers
 
 
 async def test_a_pause_stops_failing_before_the_next_page(timed: Bench, clock: ManualClock) -> None:
     timed.handle(lambda: 1, name="known")
-    await timed.queue.submit_many([timed.queue.new_task("typo", b"{}") for _ in range(1200)])
+    await timed.client.submit_many([timed.client.new_task("typo", b"{}") for _ in range(1200)])
     scope = timed.scope()
     checked = unknown_types(timed, clock, fail_after=0.0, engine=PausedAfterOnePage(timed, scope), scope=scope)
     await checked.check()
     clock.advance(1)
     assert await checked.check() == 500
-    counts = await timed.queue.engine.count()
+    counts = await timed.client.engine.count()
     assert sum(number for lane, number in counts.items() if lane.status is Status.PENDING) == 700
 
 
@@ -57,7 +57,7 @@ class SlowNotes(ForwardingEngine):
 
 async def test_a_drain_checks_beside_a_regular_check(timed: Bench, clock: ManualClock) -> None:
     timed.handle(lambda: 1, name="known")
-    engine = SlowNotes(timed.queue.engine)
+    engine = SlowNotes(timed.client.engine)
     checked = unknown_types(timed, clock, fail_after=60.0, engine=engine)
     first = await timed.submit("typo")
     engine.allowed.set()
@@ -66,7 +66,7 @@ async def test_a_drain_checks_beside_a_regular_check(timed: Bench, clock: Manual
     engine.asked.clear()
     draining = asyncio.create_task(checked.has_more_to_fail())
     await engine.asked.wait()
-    await timed.queue.cancel(first)
+    await timed.client.cancel(first)
     regular = asyncio.create_task(checked.check())
     for _ in range(20):
         await asyncio.sleep(0)
@@ -76,7 +76,7 @@ async def test_a_drain_checks_beside_a_regular_check(timed: Bench, clock: Manual
 
 async def test_a_slow_check_of_a_drain_counts_as_one(timed: Bench, clock: ManualClock) -> None:
     timed.handle(lambda: 1, name="known")
-    engine = SlowNotes(timed.queue.engine)
+    engine = SlowNotes(timed.client.engine)
     checked = unknown_types(timed, clock, fail_after=0.0, engine=engine)
     await timed.submit("typo")
     draining = asyncio.create_task(checked.has_more_to_fail())

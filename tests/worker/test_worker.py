@@ -96,9 +96,9 @@ async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queu
     async def known() -> None: ...
 
     bench.handle(known)
-    tasks = [bench.queue.new_task(f"t{n}", b"{}", queue=f"q{n}") for n in range(1200)]
-    await bench.queue.submit_many(tasks)
-    await bench.queue.controls.pause(queues=["q0"])
+    tasks = [bench.client.new_task(f"t{n}", b"{}", queue=f"q{n}") for n in range(1200)]
+    await bench.client.submit_many(tasks)
+    await bench.client.controls.pause(queues=["q0"])
     scope = bench.scope()
     await scope.read()
     plan = ClaimPlan(scope, LeasedRuns(), StartQueue(8), WorkerSettings(), worker_id="w", clock=boot_clock)
@@ -115,9 +115,9 @@ async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: 
     bench.handle(flaky)
     ids = [await bench.submit("flaky", retry=QUICK) for _ in range(5)]
     later = await bench.submit("flaky", delay=3600)
-    await asyncio.wait_for(Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run(), 30)
+    await asyncio.wait_for(Worker(bench.client, bench.registry, WorkerSettings(drain=True, poll=0.05)).run(), 30)
     assert {task.status for task in [await bench.ended(task_id) for task_id in ids]} == {Status.COMPLETED}
-    task = await bench.queue.get(later)
+    task = await bench.client.get(later)
     assert task is not None
     assert task.status is Status.PENDING
 
@@ -135,4 +135,4 @@ async def test_a_worker_ends_when_a_newer_qo_has_upgraded_the_store() -> None:
     bench.handle(fine)
     with pytest.raises(NewerFormat, match="too new for w"):
         async with asyncio.timeout(30):
-            await Worker(bench.queue, bench.registry, WorkerSettings(id="w")).run()
+            await Worker(bench.client, bench.registry, WorkerSettings(id="w")).run()

@@ -24,8 +24,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def timed(clock: ManualClock) -> AsyncIterator[Bench]:
     """A bench whose store has a clock that the test moves."""
-    async with Client(MemoryEngine(clock)) as queue:
-        yield Bench(queue)
+    async with Client(MemoryEngine(clock)) as client:
+        yield Bench(client)
 
 
 def unknown_types(
@@ -36,12 +36,12 @@ def unknown_types(
     engine: Engine | None = None,
     scope: ClaimScope | None = None,
 ) -> UnknownTypes:
-    engine = engine or bench.queue.engine
+    engine = engine or bench.client.engine
     return UnknownTypes(
         engine,
         scope or bench.scope(),
         Registration(engine, WorkerSettings(), ("known",), clock),
-        bench.queue.transitions,
+        bench.client.transitions,
         fail_after=fail_after,
         clock=clock,
         store_time=StoreTime(engine, clock),

@@ -62,16 +62,16 @@ class DamageContract:
         assert len(await engine.history(task_id(0))) == 1
 
     async def test_a_damaged_task_keeps_its_id_until_it_is_deleted(self, engine: Engine, clock: ManualClock) -> None:
-        queue = Client(engine, clock=clock)
+        client = Client(engine, clock=clock)
         await engine.add([new(n) for n in range(5)])
         await self.damage(engine, task_id(BAD))
         added = await engine.add([new(BAD), new(7)])
         assert [one.new for one in added] == [False, True]
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == [*HEALTHY, task_id(7)]
         with pytest.raises(DamagedTask):
-            await queue.get(task_id(BAD))
+            await client.get(task_id(BAD))
         assert await engine.delete([task_id(0), task_id(BAD), task_id(9)]) == [False, True, False]
-        assert await queue.get(task_id(BAD)) is None
+        assert await client.get(task_id(BAD)) is None
         assert await engine.read_note(note_name(task_id(BAD))) is None
         assert await engine.add([new(BAD)]) == [(task_id(BAD), True)]
         assert [task.id for task in await _claim_all(engine, limit=10)] == [task_id(BAD)]

@@ -88,17 +88,17 @@ class NotesContract:
         await claim_one(engine, lease=30.0)
         clock.advance(50)
 
-        queue = Client(engine, clock=clock)
-        assert [worker.worker_id for worker in await queue.workers()] == ["a"]
-        check = await Monitor(queue, id="m", clock=clock).check()
+        client = Client(engine, clock=clock)
+        assert [worker.worker_id for worker in await client.workers()] == ["a"]
+        check = await Monitor(client, id="m", clock=clock).check()
         assert (check.led, check.expired) == (True, 1)
         assert (await stored(engine)).status is Status.PENDING
-        assert [worker.worker_id for worker in await queue.workers()] == ["a"]
-        assert await queue.controls.in_force() == notes.Controls()
+        assert [worker.worker_id for worker in await client.workers()] == ["a"]
+        assert await client.controls.in_force() == notes.Controls()
         with pytest.raises(DamagedNote, match="control"):
-            await queue.controls.read()
-        assert (await queue.controls.pause()).paused
-        assert (await queue.controls.read()).paused
+            await client.controls.read()
+        assert (await client.controls.pause()).paused
+        assert (await client.controls.read()).paused
         known = await notes.make_types_known(engine, ["mine"])
         assert known.types == {"mine", "there"}  # without `there`, its tasks could be failed as unknown
         aside = await engine.notes(QUARANTINE)
