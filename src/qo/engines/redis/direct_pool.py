@@ -5,13 +5,16 @@ The code that runs and repeats scripts is therefore the same with and without an
 """
 
 import os
+import select
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import hiredis
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection
-from redis.exceptions import BusyLoadingError, RedisError, ResponseError
+from redis.connection import Connection, DefaultParser, SSLConnection
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
 from qo.engines.redis.address import RedisAddress
@@ -33,6 +36,49 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine without an event loop was suspended")
 
 
+_READ_SIZE = 65_536  # bytes
+
+
+class _Exchange:
+    """A connection of the driver that sends and reads by itself: the driver's methods take longer than the server."""
+
+    _sock: Any  # the driver's
+
+    def begin(self) -> None:
+        """Call after `connect`, which logs in."""
+        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
+        self._poll = select.poll() if hasattr(select, "poll") else None  # not on Windows
+        if self._poll is not None:
+            self._poll.register(self._sock, select.POLLIN)
+
+    def is_closed(self) -> bool:
+        """Whether the server has closed the connection. No reply is expected now."""
+        if self._poll is not None:
+            return bool(self._poll.poll(0))
+        readable: bool = self.can_read(timeout=0)  # type: ignore[attr-defined]  # a method of the driver
+        return readable
+
+    def exchange(self, data: bytes, number: int) -> list[Any]:
+        """Send data with commands and read as many replies; a refused command has its error in the list."""
+        sock, reader = self._sock, self._reader
+        sock.sendall(data)
+        replies: list[Any] = []
+        while len(replies) < number:
+            received = sock.recv(_READ_SIZE)
+            if not received:
+                raise LostConnection("the server closed the connection")
+            reader.feed(received)
+            while (reply := reader.gets()) is not False:  # False: more is to come
+                replies.append(reply)
+        return replies
+
+
+class _PlainExchange(_Exchange, Connection): ...
+
+
+class _TlsExchange(_Exchange, SSLConnection): ...
+
+
 class DirectPool:
     """For one server without sentinels, and writes that no replica must confirm. Safe for any number of threads."""
 
@@ -47,15 +93,20 @@ class DirectPool:
 
         Raises Unsent or Doubtful.
         """
+        return self.exchange_packed(b"".join([pack_command(*command) for command in commands]), len(commands))
+
+    def exchange_packed(self, data: bytes, number: int) -> list[Any]:
+        """As `exchange`, for a number of commands that are packed already."""
         if os.getpid() != self._pid:
             shown_url = self._address.shown_url
             raise StorageError(f"{shown_url} was opened before a fork; open another engine in this process")
-        data = b"".join([pack_command(*command) for command in commands])
         connection = self._idle_connection() or self._connect()
         try:
-            replies = _send_and_read(connection, data, len(commands))
-        except BaseException:
+            replies: list[Any] = connection.exchange(data, number)
+        except BaseException as error:
             connection.disconnect()  # a late reply must not answer the next command
+            if isinstance(error, RedisError | OSError):
+                raise Doubtful from error
             raise
         if not self.is_open or any(isinstance(reply, RedisError) and is_not_primary(reply) for reply in replies):
             connection.disconnect()
@@ -81,7 +132,7 @@ class DirectPool:
             except IndexError:
                 return None
             try:
-                if not connection.can_read(timeout=0):  # otherwise the server closed it
+                if not connection.is_closed():
                     return connection
             except (RedisError, OSError):
                 pass
@@ -89,7 +140,7 @@ class DirectPool:
 
     def _connect(self) -> Any:
         address = self._address
-        kind: Any = SSLConnection if address.tls else Connection  # the driver is only partly typed
+        kind: Any = _TlsExchange if address.tls else _PlainExchange  # the driver is only partly typed
         connection = kind(
             host=address.hosts[0].name,
             port=address.hosts[0].port,
@@ -104,21 +155,8 @@ class DirectPool:
         )
         try:
             connection.connect()
+            connection.begin()
         except (RedisError, OSError) as error:
             connection.disconnect()
             raise Unsent from error
         return connection
-
-
-def _send_and_read(connection: Any, data: bytes, number: int) -> list[Any]:
-    replies: list[Any] = []
-    try:
-        connection.send_packed_command([data], check_health=False)
-        for _ in range(number):
-            try:
-                replies.append(connection.read_response())
-            except (ResponseError, BusyLoadingError) as error:
-                replies.append(error)
-    except (RedisError, OSError) as error:
-        raise Doubtful from error
-    return replies

@@ -87,6 +87,9 @@ class RedisEngine(Engine):
         return self.address.service is None and self.address.replicas == 0
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
+        if len(tasks) == 1:
+            arguments = new_token(), self._now(), 0, pack_new(tasks), tasks[0].payload
+            return [_added(tasks[0], self._direct_scripts.run_directly("add", *arguments))]
         return run_blocking(self._add(self._direct_scripts, tasks))
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
@@ -100,7 +103,7 @@ class RedisEngine(Engine):
         ]
         answers = await scripts.run_batches("add", batches) if tasks else []
         words = [word for answer in answers for word in answer.split()]
-        return [Added(word[1:].decode() or new.id, new=word[0] == _YES) for new, word in zip(tasks, words, strict=True)]
+        return [_added(new, word) for new, word in zip(tasks, words, strict=True)]
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         return await self._claims.claim(request)
@@ -252,6 +255,10 @@ class RedisEngine(Engine):
 def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
     """Batches with the index of their first item."""
     return ((start, items[start : start + MAX_BATCH_SIZE]) for start in range(0, len(items), MAX_BATCH_SIZE))
+
+
+def _added(new: NewTask, answer: bytes) -> Added:
+    return Added(answer[1:].decode() or new.id, new=answer[0] == _YES)
 
 
 def _note(name: str, stored: bytes) -> Note:

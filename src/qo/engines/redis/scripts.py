@@ -15,8 +15,8 @@ from redis.exceptions import NoScriptError, RedisError
 from qo.backoff import Backoff
 from qo.clock import monotonic_clock
 from qo.damage import Damage, DamageLog, encode_damage
-from qo.engines.redis.direct_pool import DirectPool
-from qo.engines.redis.pool import Doubtful, RedisPool, Unsent
+from qo.engines.redis.direct_pool import DirectPool, run_blocking
+from qo.engines.redis.pool import Doubtful, RedisPool, Unsent, pack_command
 from qo.engines.redis.task_fields import STATUSES
 from qo.errors import NewerFormat, OutcomeUnknown, Refused, StorageError
 from qo.formats import Format, check_format, format_of
@@ -84,9 +84,25 @@ class ScriptRunner:
                 raise
         return answers
 
-    async def _run(self, script: Script, batches: Sequence[Sequence[Any]]) -> list[Any]:
+    def run_directly(self, name: str, *arguments: Any) -> Any:
+        """As `run`, blocking, with a DirectPool. A reply to the first attempt, the usual case, takes few steps."""
+        chosen = script(name)
+        try:
+            command = pack_command("EVALSHA", chosen.sha, 1, self._key, *arguments)
+            (reply,) = self._pool.exchange_packed(command, 1)  # type: ignore[union-attr]  # of a DirectPool
+        except Unsent as error:
+            raise self._pool.error(_cause(error)) from error
+        except Doubtful:
+            (reply,) = run_blocking(self._run(chosen, [arguments], may_have_run=True))
+        if isinstance(reply, NoScriptError):
+            (reply,) = run_blocking(self._run(chosen, [arguments]))
+        if isinstance(reply, RedisError):
+            raise self._pool.error(reply) from reply
+        return reply
+
+    async def _run(self, script: Script, batches: Sequence[Sequence[Any]], *, may_have_run: bool = False) -> list[Any]:
         commands = [("EVALSHA", script.sha, 1, self._key, *arguments) for arguments in batches]
-        replies = await self._send(commands, script, writing=script.writes)
+        replies = await self._send(commands, script, writing=script.writes, may_have_run=may_have_run)
         refused = [reply for reply in replies if isinstance(reply, RedisError)]
         if refused:
             kind = StorageError if len(refused) == len(replies) else OutcomeUnknown
@@ -98,11 +114,19 @@ class ScriptRunner:
         return await self._send(commands, writing=writing)
 
     async def _send(
-        self, commands: Sequence[tuple[Any, ...]], script: Script | None = None, *, writing: bool = False
+        self,
+        commands: Sequence[tuple[Any, ...]],
+        script: Script | None = None,
+        *,
+        writing: bool = False,
+        may_have_run: bool = False,
     ) -> list[Any]:
-        """Repeat an exchange until its outcome is certain. Raises OutcomeUnknown after the deadline."""
+        """Repeat an exchange until its outcome is certain. Raises OutcomeUnknown after the deadline.
+
+        `may_have_run`: an earlier attempt may have executed the commands.
+        """
         backoff = Backoff(_MIN_RETRY_DELAY, _MAX_RETRY_DELAY)
-        until, may_have_run = monotonic_clock() + _RETRY_DEADLINE, False
+        until = monotonic_clock() + _RETRY_DEADLINE
         while True:
             try:
                 replies = await self._exchange(commands, script, writing=writing)
