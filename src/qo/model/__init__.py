@@ -105,6 +105,7 @@ from qo.model.task import (
     event_of,
     kind_of,
     lane_of,
+    schedule,
     stamps,
     with_kind,
 )
@@ -217,6 +218,7 @@ __all__ = [
     "renew",
     "replay",
     "retry_now",
+    "schedule",
     "set_apart",
     "show",
     "stamps",

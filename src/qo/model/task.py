@@ -211,8 +211,7 @@ def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
     Tasks that share a `run_at` would have the same rank. Each is ranked `lead` seconds earlier, so that the batch keeps
     its order.
     """
-    available_at = now + new.delay if new.run_at is None else new.run_at
-    ranked_at = available_at if new.run_at is None else new.run_at - lead
+    available_at, rank_ = schedule(new, now, lead=lead)
     return Task(
         id=new.id,
         queue=new.queue,
@@ -229,8 +228,16 @@ def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
         idempotency_key=new.idempotency_key,
         trace_id=new.trace_id,
         run_at=new.run_at,
-        rank=rank(due_at(ranked_at, now), new.priority, new.ageing),
+        rank=rank_,
     )
+
+
+def schedule(new: NewTask, now: float, *, lead: float = 0.0) -> tuple[float, float]:
+    """When a task that is stored now can first be claimed, and its rank. `lead`: see `created`."""
+    if new.run_at is None:
+        available_at = now + new.delay
+        return available_at, rank(due_at(available_at, now), new.priority, new.ageing)
+    return new.run_at, rank(due_at(new.run_at - lead, now), new.priority, new.ageing)
 
 
 def admit(existing: Task | None, new: NewTask, now: float, *, lead: float = 0.0) -> Task | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+_COMMENT, _SPACE = re.compile(r"--.*"), re.compile(r"\s+")
 _ROW = re.compile(r"VALUES (\([^()]*\))")
 _MAX_ROWS = 128  # per statement; more gains nothing
 
@@ -16,7 +17,8 @@ _MAX_ROWS = 128  # per statement; more gains nothing
 def _load() -> dict[str, str]:
     text = files("qo.sqlite_tables").joinpath("statements.sql").read_text("utf-8")
     blocks = (block.partition("\n") for block in text.split("-- name: ")[1:])
-    return {name.strip(): body.strip() for name, _, body in blocks}
+    # Without comments, because the driver hashes the whole text to find the prepared statement.
+    return {name.strip(): _SPACE.sub(" ", _COMMENT.sub("", body)).strip() for name, _, body in blocks}
 
 
 SQL = _load()

@@ -14,14 +14,14 @@ VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: add_directly
--- Adds one task without an idempotency key to an existing lane, as a whole transaction: the trigger below does the rest. Adds nothing
--- if its id or lane or this version of the tables is not as expected. `n` becomes the highest number in use plus one.
-INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry,
-                   idempotency_key, trace_id, run_at, payload, lane, status)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, n, 'pending'
-FROM lanes
-WHERE queue = ?16 AND type = ?17 AND needs = ?18 AND priority = ?8 AND (SELECT max(number) FROM formats) = ?19
-ON CONFLICT (id) DO NOTHING
+-- Adds one task without an idempotency key to an existing lane, as a whole transaction: the trigger below does the rest. `n` becomes the
+-- highest number in use plus one. Fails with a constraint error, and adds nothing, if the id exists, or if there is no lane: also
+-- if the tables have a newer version. INSERT with SELECT would store the row in a temporary table first, because of the trigger.
+INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry, trace_id,
+                   run_at, payload, status, lane)
+VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'pending',
+        (SELECT n FROM lanes WHERE queue = ?13 AND type = ?14 AND needs = ?15 AND priority = ?6
+         AND NOT EXISTS (SELECT 1 FROM formats WHERE number > ?16)))
 
 -- name: after_direct_add
 -- Exists only on the connection that runs `add_directly`. Writes the first event, the count, and the mark of `mark_new_heads`.

@@ -25,10 +25,10 @@ from qo.engines.sqlite.file import connect
 from qo.engines.sqlite.file_locks import WriteSteps
 from qo.engines.sqlite.open_file import OpenFile
 from qo.errors import OutcomeUnknown
-from qo.model import NewTask, created
+from qo.model import NewTask, schedule
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
-from qo.sqlite_tables.rows import encode_list, new_row
+from qo.sqlite_tables.rows import encode_list, encode_retry
 from qo.sqlite_tables.statements import SQL
 
 _ADD = SQL["add_directly"]
@@ -56,17 +56,31 @@ class DirectConnection:
         unlock: _Steps = file_locks.unlock or ((int,), (int,))
         self._unlock_index, self._unlock_file = (partial(function, *values) for function, *values in unlock)
         self._before: _Steps = ((self.db.changes,), *file_locks.lock)  # `changes` raises if the connection is closed
-        self._after: _Steps = ((self.db.changes,), *file_locks.unlock)
-        self._changes_at = len(self._before) + 3  # the index of the last call of `changes` in the steps
 
     def add(self, new: NewTask, now: float) -> bool:
         """Add a task without an idempotency key. False: nothing was stored, and this path cannot store it.
 
         Raises StorageError or OutcomeUnknown.
         """
-        task = created(new, now)
-        needs = "[]" if task.needs == () else encode_list(task.needs)
-        row = task.id, *new_row(task, now), task.queue, task.type, needs, VERSION
+        available_at, rank = schedule(new, now)
+        row = (
+            new.id,
+            int(available_at <= now),
+            available_at,
+            rank,
+            now,
+            new.priority,
+            new.timeout,
+            new.max_retries,
+            encode_retry(new.retry),
+            new.trace_id,
+            new.run_at,
+            new.payload,
+            new.queue,
+            new.type,
+            encode_list(new.needs) if new.needs else "[]",
+            VERSION,
+        )
         self._file.check_writable()
         if not self._write(row):
             return False
@@ -81,12 +95,12 @@ class DirectConnection:
             (is_free.clear,),
             *self._before,
             (self._cursor.execute, _ADD, row),
-            *self._after,
+            *self.file_locks.unlock,
             (is_free.append, True),
             (self._lock.release,),
         )
         try:
-            answers = tuple(starmap(call, steps))
+            tuple(starmap(call, steps))
         except BaseException as error:
             if is_free:  # an interrupt before or after the steps
                 raise
@@ -103,7 +117,7 @@ class DirectConnection:
             if isinstance(error, apsw.Error | OSError):  # SQLite has rolled back
                 return False
             raise
-        return bool(answers[self._changes_at])
+        return True
 
     def close(self) -> None:
         with self._lock:
