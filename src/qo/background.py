@@ -59,10 +59,9 @@ class LoopThread:
 
     def is_current(self) -> bool:
         """Whether the caller runs on this event loop."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        loop = self._loop
+        # Unlike `get_running_loop`, this does not raise where no loop runs, which is the usual case.
+        return loop is not None and asyncio._get_running_loop() is loop  # noqa: SLF001 - asyncio exports it
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on this loop and await it on the caller's loop."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from qo.codec import decode_value, encode_value, plain_task
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import (
+    DEFAULT_POLICY,
     MAX_RETRIES,
     MEDIUM,
     TIMEOUT,
@@ -59,7 +60,7 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = DEFAULT_POLICY
     rate_limit: float = 0.0  # tasks per second started by one worker; 0 for no limit
     concurrency: int = 0  # concurrent tasks of this type in one worker; 0 for no separate limit
     executor: Executor = Executor.THREAD
@@ -130,7 +131,7 @@ def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     given["priority"] = level(given.get("priority", MEDIUM))
     given["needs"] = check_names("needs", given.get("needs", ()))
     check_name("queue", given.get("queue", "default"))
-    check_retry(given.get("retry", RetryPolicy()))
+    check_retry(given.get("retry", DEFAULT_POLICY))
     is_async = inspect.iscoroutinefunction(function)
     executor = _executor(given.get("executor", Executor.ASYNC if is_async else Executor.THREAD))
     if executor is Executor.THREAD and is_async:

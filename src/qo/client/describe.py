@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Literal, TypeAlias, TypedDict
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qo.clock import Clock, instant, system_clock
 from qo.errors import InvalidTask
@@ -19,16 +21,21 @@ from qo.model import (
     NewTask,
     PromotionTimes,
     RetryPolicy,
+    check_depth,
     check_described,
     check_id,
     check_name,
     check_names,
+    check_size,
     check_type,
     derived_id,
     level,
 )
 
 Seconds = float | timedelta
+_type_of = type  # below, `type` is a parameter
+_NO_DELAY = 0.0
+_NO_ID = "00000000-0000-8000-8000-000000000000"
 Priority: TypeAlias = Literal["high", "medium", "low", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]  # 0 goes first; high is 0
 
 
@@ -72,13 +79,24 @@ def describe(
     timeout: Seconds = TIMEOUT,
     max_retries: int = MAX_RETRIES,
     retry: RetryPolicy | None = None,
-    delay: Seconds = 0.0,
+    delay: Seconds = _NO_DELAY,
     run_at: datetime | float | None = None,
     idempotency_key: str | None = None,
     trace_id: str | None = None,
     clock: Clock = system_clock,
 ) -> NewTask:
     """A validated task, ready to submit. `payload` is already encoded."""
+    template = None
+    is_usual = id is None and idempotency_key is None and trace_id is None and run_at is None and delay is _NO_DELAY
+    if is_usual and (retry is None or retry is DEFAULT_POLICY) and _type_of(needs) is tuple:
+        try:
+            template = _template(settings, type, queue, priority, needs, timeout, max_retries)
+        except TypeError:  # an unhashable value
+            template = None
+    if template is not None:
+        check_size("payload", payload, settings.payload_limit or sys.maxsize)
+        check_depth("payload", payload)
+        return replace(template, id=new_id(clock), payload=payload)
     if id is not None:
         check_id(id)
     elif idempotency_key is not None:
@@ -104,6 +122,30 @@ def describe(
             next_id=None if idempotency_key is None else new_id(clock),
         ),
         payload_limit=settings.payload_limit or sys.maxsize,  # the client, which knows the store, checks again
+    )
+
+
+@lru_cache(maxsize=1024, typed=True)  # most tasks share these values; typed, because True == 1
+def _template(  # noqa: PLR0917 - positional, so that the cache has one key for each combination
+    settings: Settings,
+    type: str,
+    queue: str,
+    priority: Priority,
+    needs: Iterable[str],
+    timeout: Seconds,
+    max_retries: int,
+) -> NewTask:
+    """A validated task, of which only the id and the payload are replaced."""
+    return describe(
+        settings,
+        type,
+        b"null",
+        id=_NO_ID,
+        queue=queue,
+        priority=priority,
+        needs=needs,
+        timeout=timeout,
+        max_retries=max_retries,
     )
 
 

@@ -77,7 +77,11 @@ class OpenFile:
         """
         if not self._has_one_folder:
             return self._missing()
-        state = self._folder_state()
+        try:
+            found = os.stat(self.folder)  # noqa: PTH116 - see above
+            state: _FolderState | None = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        except OSError:
+            state = None
         now = self._elapsed()
         if state is not None and state == self._sound_state and now < self._check_at:
             return ""
@@ -85,13 +89,6 @@ class OpenFile:
         self._check_at = now + _CHECK_INTERVAL
         self._sound_state = state if state is not None and not problem and self._is_settled(state) else None
         return problem
-
-    def _folder_state(self) -> _FolderState | None:
-        try:
-            found = os.stat(self.folder)  # noqa: PTH116 - see above
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_ctime_ns
 
     def _is_settled(self, state: _FolderState) -> bool:
         """Whether the next change gives the folder another time of change."""
