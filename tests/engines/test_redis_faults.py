@@ -84,6 +84,16 @@ async def test_a_blocking_write_is_answered_truthfully(redis_server: Server, los
         assert sum((await engine.count()).values()) == 3
 
 
+async def test_a_blocking_write_replaces_a_connection_that_the_server_has_closed(redis_server: Server) -> None:
+    """Without asking what became of a call on the closed one, which would take seconds if the server were gone."""
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        assert await asyncio.to_thread(engine.add_directly, [new(0)]) == [(task_id(0), True)]
+        with contextlib.closing(Redis(port=proxy.target)) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        assert await asyncio.to_thread(engine.add_directly, [new(1)]) == [(task_id(1), True)]
+        assert (await stored(engine, 1)).id == task_id(1)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_every_read_is_repeated(redis_server: Server, loss: Loss) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:

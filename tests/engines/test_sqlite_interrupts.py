@@ -72,7 +72,7 @@ def test_an_interrupt_at_any_point_leaves_no_lock(path: Path) -> None:
         while _interrupted(points + 1, partial(engine.add_directly, [new(points)])):
             points += 1
             assert other.add_directly([new(1000 + points)]) == [(task_id(1000 + points), True)]
-        assert points > 10
+        assert points > 5
         assert engine.add_directly([new("last")]) == [(task_id("last"), True)]
     assert set(rows(path).values()) == {1}
 
@@ -84,7 +84,7 @@ def test_an_interrupt_of_a_write_that_found_a_lock_leaves_none(path: Path) -> No
             while _interrupted(points + 1, partial(connection.add, new(points), 0.0)):
                 points += 1
                 assert not lock.locked()
-            assert points > 10
+            assert points > 5
             assert not connection.add(new("refused"), 0.0)
         assert engine.add_directly([new("last")]) == [(task_id("last"), True)]
     assert rows(path) == {task_id("first"): 1, task_id("last"): 1}

@@ -25,7 +25,7 @@ from qo.engines.sqlite.file import connect
 from qo.engines.sqlite.file_locks import WriteSteps
 from qo.engines.sqlite.open_file import OpenFile
 from qo.errors import OutcomeUnknown
-from qo.model import NewTask, schedule
+from qo.model import DEFAULT_POLICY, NewTask, schedule
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.rows import encode_list, encode_retry
@@ -72,7 +72,7 @@ class DirectConnection:
             new.priority,
             new.timeout,
             new.max_retries,
-            encode_retry(new.retry),
+            None if new.retry is DEFAULT_POLICY else encode_retry(new.retry),
             new.trace_id,
             new.run_at,
             new.payload,
