@@ -116,7 +116,7 @@ async def test_a_build_keeps_working_while_and_after_a_newer_one_extends_the_for
     assert len(await newer.unknown()) == 5, "of seven records two were deleted; the others keep what is not known"
 
 
-@pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "one", "sqlite in a bucket"], indirect=True)
+@pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "one", "sqlite in a bucket", "log"], indirect=True)
 async def test_no_task_is_set_aside_in_a_store_of_a_newer_format(newer: NewerBuild) -> None:
     """Records that this build cannot read may be valid in the newer format."""
     async with opened(newer.url) as running:
@@ -130,7 +130,7 @@ async def test_no_task_is_set_aside_in_a_store_of_a_newer_format(newer: NewerBui
             await claim(running, limit=9)
 
 
-@pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "sqlite in a bucket"], indirect=True)
+@pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "sqlite in a bucket", "log"], indirect=True)
 async def test_a_claim_that_is_refused_for_one_task_releases_the_others(newer: NewerBuild) -> None:
     async with opened(newer.url) as running:
         await running.add([new(n) for n in range(3)])

@@ -164,13 +164,13 @@ def test_a_commit_on_a_full_disk_keeps_the_position(replica: Replica, temp: Path
     record = record_of(replica, replica.prepare([call]))
     (folder,) = temp.iterdir()
     wal = folder / "replica.sqlite-wal"
-    limit, whole = 4096 + wal.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, whole))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096 + wal.stat().st_size, before[1]))
     try:
         with pytest.raises(StorageError):
             replica.commit(LogPosition(2, record.header.id))
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (whole, whole))
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert replica.position.seq == 1
     replica.apply(record)
     assert len(found(replica)) == 40

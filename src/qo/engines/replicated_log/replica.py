@@ -36,6 +36,7 @@ Answer = TypeVar("Answer")
 
 FIRST_SCHEMA = 7  # of the tables before the first record, whichever build creates the log
 _WRITER_CACHE, _READER_CACHE = 32_768, 8_192  # KiB of pages
+_JOURNAL_LIMIT = 16 * 1024 * 1024  # bytes of write-ahead log kept after a long copy or a large transaction
 _STATEMENTS = 200  # compiled statements kept by a connection
 _COPIED_PAGES = 1024  # by one step of a copy
 
@@ -109,6 +110,7 @@ class Replica:
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("PRAGMA synchronous = OFF")  # a file that is lost with the process needs no flushes
+        db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
         db.execute("PRAGMA temp_store = MEMORY")
         db.execute(f"PRAGMA cache_size = {-cache_size}")
         return db
