@@ -4,8 +4,10 @@
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from qo.bucket import ANY, Blob, Bucket
 from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpoint
@@ -88,6 +90,15 @@ class Scene:
         assert await self.bucket.get(await self.next_record()) is None, (
             "the record of the sleeper's next number is kept"
         )
+
+    async def grow(self) -> str:
+        """Two images, of which only the older one contains records that are a day old. Returns the id of the log."""
+        for step in (1, 2):
+            for name in range(100 * step, 100 * step + 10):
+                await self.other.engine.add([new(name)])
+            await self.other.engine.repair()
+            self.store_clock.advance(DAY / 2)
+        return await self.log_id()
 
     async def log_id(self) -> str:
         meta = await read_meta(self.bucket)
@@ -197,25 +208,43 @@ async def test_a_floor_moves_before_anything_is_deleted(scene: Scene) -> None:
     await scene.end()
 
 
+class SlowLine(Line):
+    """Calls `meanwhile` before the first request that moves the floor."""
+
+    def __init__(self, bucket: Bucket, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(bucket, 0.0)
+        self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        if b'"floor":1,' not in data and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+        return await super().put(key, data, expected=expected)
+
+
 async def test_a_slow_collector_does_not_move_the_floor_back(scene: Scene) -> None:
-    for step in (1, 2):
-        for name in range(100 * step, 100 * step + 10):
-            await scene.other.engine.add([new(name)])
-        await scene.other.engine.repair()
-        scene.store_clock.advance(DAY / 2)
-    log_id, checkpoints = await scene.log_id(), await scene.checkpoints()
+    log_id, checkpoints = await scene.grow(), await scene.checkpoints()
     floors: list[int] = []
 
-    class Slow(Line):
-        async def put(self, key: str, data: bytes, *, expected: str) -> str:
-            if b'"floor":1,' not in data and not floors:  # it is about to move the floor
-                scene.store_clock.advance(DAY / 2)
-                floors.append((await LogGarbage(scene.bucket, log_id, 0, min_step=1).move_floor()).floor)
-            return await super().put(key, data, expected=expected)
+    async def collect_more() -> None:
+        scene.store_clock.advance(DAY / 2)
+        floors.append((await LogGarbage(scene.bucket, log_id, 0, min_step=1).move_floor()).floor)
 
-    await LogGarbage(Slow(scene.bucket, 0.0), log_id, 0, min_step=1).move_floor()
+    await LogGarbage(SlowLine(scene.bucket, collect_more), log_id, 0, min_step=1).move_floor()
     assert floors == [(await checkpoints.read()).floor]
     assert floors[0] > 15
+
+
+async def test_a_floor_does_not_pass_an_image_that_the_collector_has_not_verified(scene: Scene) -> None:
+    """No merged record begins at this image, so it needs the records after it."""
+    log_id, checkpoints = await scene.grow(), await scene.checkpoints()
+    scene.store_clock.advance(DAY)
+
+    async def publish() -> None:
+        await checkpoints.change(lambda known: known.with_image(replace(known.images[0], seq=15, token="f" * 32)))
+
+    await LogGarbage(SlowLine(scene.bucket, publish), log_id, 0, min_step=1).move_floor()
+    assert (await checkpoints.read()).floor == 1
 
 
 @pytest.mark.parametrize("clock_error", [-2 * DAY, 2 * DAY])

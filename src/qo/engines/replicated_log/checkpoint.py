@@ -61,8 +61,11 @@ class LogCheckpoint(Struct, frozen=True, kw_only=True):
         return replace(self, floor=max(self.floor, floor))
 
     def with_image(self, image: LogImage) -> "LogCheckpoint":
-        """Add an image and keep the two newest. Of several images at one number, the one that came first stays."""
-        if any(known.seq == image.seq for known in self.images):
+        """Add an image and keep the two newest. Of several images at one number, the one that came first stays.
+
+        An image that took so long that records after it were deleted is not added: nothing leads from it to the end.
+        """
+        if image.seq + 1 < self.floor or any(known.seq == image.seq for known in self.images):
             return self
         newest_first = sorted((*self.images, image), key=lambda known: known.seq, reverse=True)
         return replace(self, images=tuple(newest_first[:KEPT_IMAGES]))

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from typing import TypeVar
 
 from qo.bucket import Bucket
 from qo.engines.parallel import in_parallel
@@ -46,7 +47,10 @@ _OVERDUE = 1.5  # times the bytes of a due image: `repair` runs too rarely for t
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # of patchsets that were seen and may be merged soon
 _MAX_MERGED_BYTES = 8 * 1024 * 1024  # raw; larger blocks are read as their parts, and loaders hold some in memory
 _MAX_LEVEL = 4
-_MAX_READS = 32  # at once
+_MAX_READS = 8  # at once
+_MAX_UNMERGEABLE = 100_000  # remembered
+
+Item = TypeVar("Item")
 
 Pin = Callable[[], Awaitable[PinnedReplica]]
 
@@ -74,6 +78,7 @@ class LogCompactor:
         self._kept_bytes = 0
         self._volume: dict[int, int] = {}  # stored bytes of the records seen, by the end of their block
         self._position = 0  # the last number seen
+        self._unmergeable: set[MergedRange] = set()  # too large, or with a change of the tables
         self._image_lock = asyncio.Lock()
 
     # --- what the replica has seen
@@ -90,8 +95,9 @@ class LogCompactor:
         return header.kind is FrameKind.RECORD and header.last == block.last
 
     def _keep(self, record: LogRecord) -> None:
+        former = self._kept.pop(record.header.first, None)  # of a replica that was loaded again
+        self._kept_bytes += len(record.patchset) - (len(former.patchset) if former else 0)
         self._kept[record.header.first] = record
-        self._kept_bytes += len(record.patchset)
         while self._kept_bytes > _MAX_KEPT_BYTES or len(self._kept) > 2 * self._block_size:
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= len(oldest.patchset)
@@ -109,42 +115,35 @@ class LogCompactor:
         return await self._merge(block_of(seq, self._block_size, level), level)
 
     async def _merge(self, block: MergedRange, level: int) -> bool:
+        if block in self._unmergeable:
+            return False
         try:
             inputs = await (self._originals(block) if level == 1 else self._parts(block, level))
         except (DamagedRecord, DamagedFrame) as error:
             log.warning("records %d to %d were not merged: %s", block.first, block.last, error)
             return False
+        if inputs is None:
+            return False
         if not inputs or not _are_mergeable(inputs, block):
+            if len(self._unmergeable) < _MAX_UNMERGEABLE:
+                self._unmergeable.add(block)
             return False
         merged = await self._run(lambda: merge_records(inputs))
         with suppress(Conflict):  # another process was faster; its object has the same effect
             await self._merged.create(merged, self._run)
         return True
 
-    async def _originals(self, block: MergedRange) -> list[LogRecord]:
-        missing = [seq for seq in range(block.first, block.last + 1) if seq not in self._kept]
-        kept = {seq: self._kept[seq] for seq in range(block.first, block.last + 1) if seq in self._kept}
-        read = await in_parallel(self._records.get, missing, max_concurrent=_MAX_READS) if missing else []
-        kept |= {record.header.first: record for record in read if record is not None}
-        return [kept[seq] for seq in sorted(kept)]
+    async def _originals(self, block: MergedRange) -> list[LogRecord] | None:
+        return await _read_limited(range(block.first, block.last + 1), self._original)
 
-    async def _parts(self, block: MergedRange, level: int) -> list[LogRecord]:
+    async def _original(self, seq: int) -> LogRecord | None:
+        return self._kept.get(seq) or await self._records.get(seq)
+
+    async def _parts(self, block: MergedRange, level: int) -> list[LogRecord] | None:
         """The merged records of the level below."""
         size = self._block_size ** (level - 1)
-        spans = [
-            block_of(start, self._block_size, level - 1)
-            for start in range(block.first // size * size, block.last, size)
-        ]
-        total, parts = 0, list[LogRecord]()
-        for at in range(0, len(spans), _MAX_READS):
-            for part in await in_parallel(self._merged.get, spans[at : at + _MAX_READS]):
-                if part is None:
-                    return []
-                parts.append(part)
-                total += len(part.patchset)
-            if total > _MAX_MERGED_BYTES:
-                return []
-        return parts
+        starts = range(block.first // size * size, block.last, size)
+        return await _read_limited([block_of(start, self._block_size, level - 1) for start in starts], self._merged.get)
 
     # --- images
 
@@ -180,7 +179,9 @@ class LogCompactor:
                 file.remove()
         finally:
             await self._run(pinned.close)
-        await self._checkpoints.change(lambda current: current.without_image(instead_of).with_image(image))
+        listed = await self._checkpoints.change(lambda current: _with_image(current, image, instead_of))
+        if image not in listed.images:  # other processes were faster
+            return None
         log.info("wrote an image of %d bytes at record %d", image.bytes, image.seq)
         return image
 
@@ -234,6 +235,11 @@ class LogCompactor:
         return [(merged, level) for merged, level in dict.fromkeys(wanted) if merged.last <= self._position]
 
 
+def _with_image(checkpoint: LogCheckpoint, image: LogImage, instead_of: str) -> LogCheckpoint:
+    after = checkpoint.without_image(instead_of).with_image(image)
+    return after if image in after.images else checkpoint
+
+
 def merge_records(records: Sequence[LogRecord]) -> LogRecord:
     """One record with the effect of consecutive ones."""
     first, last = records[0].header, records[-1].header
@@ -257,11 +263,25 @@ def merge_records(records: Sequence[LogRecord]) -> LogRecord:
     return LogRecord(header, merge_patchsets(record.patchset for record in records))
 
 
+async def _read_limited(
+    items: Sequence[Item], read: Callable[[Item], Awaitable[LogRecord | None]]
+) -> list[LogRecord] | None:
+    """The records of a block; None if one does not exist, empty if they are too large to be merged."""
+    records, total = list[LogRecord](), 0
+    for at in range(0, len(items), _MAX_READS):
+        for record in await in_parallel(read, items[at : at + _MAX_READS]):
+            if record is None:
+                return None
+            records.append(record)
+            total += len(record.patchset)
+        if total > _MAX_MERGED_BYTES:
+            return []
+    return records
+
+
 def _are_mergeable(records: Sequence[LogRecord], block: MergedRange) -> bool:
     """Whether they are the whole block without a gap, and one schema can apply them."""
     if records[0].header.first != block.first or records[-1].header.last != block.last:
-        return False
-    if sum(len(record.patchset) for record in records) > _MAX_MERGED_BYTES:
         return False
     if any(FrameFlags.SCHEMA_STEP in record.header.flags for record in records):
         return False

@@ -81,7 +81,7 @@ class _ShardExamination:
             self._summary(stored, numbers),
             await self._examine_records(stored.checkpoint, numbers),
             await self._examine_merged(),
-            await self._examine_images(stored.checkpoint),
+            await self._examine_images(stored.checkpoint, _end(stored.checkpoint, numbers)),
             await self._examine_submissions(),
             await self._examine_garbage(stored.checkpoint, numbers),
         ]
@@ -91,8 +91,7 @@ class _ShardExamination:
         return [name.first for name in map(parse_key, keys) if name is not None]
 
     def _summary(self, stored: StoredCheckpoint, numbers: list[int]) -> Finding:
-        image = stored.checkpoint.newest_image
-        last = max([*numbers, image.seq if image else 0])
+        image, last = stored.checkpoint.newest_image, _end(stored.checkpoint, numbers)
         about = f"format {self._meta.format}, {self._meta.shards} shard(s), record {last:,}"
         if image is None:
             return Finding("log", True, f"{about}; no image yet{self._where}")
@@ -173,35 +172,30 @@ class _ShardExamination:
 
     # --- images
 
-    async def _examine_images(self, checkpoint: LogCheckpoint) -> Finding:
-        name = f"images{self._where}"
-        images = checkpoint.images
+    async def _examine_images(self, checkpoint: LogCheckpoint, end: int) -> Finding:
+        """Every image, and the empty tables if no record was deleted, must lead to the same rows at record `end`."""
+        name, images = f"images{self._where}", checkpoint.images
         if not images:
             return Finding(name, True, "there is no image yet; a monitor writes one when the log has grown")
         is_large = images[0].bytes > _MAX_IMAGE_BYTES and not self._is_full
-        damaged: list[str] = []
-        compared = 0
-        for image in images[:1] if is_large else images:
+        bases: list[LogImage | None] = [images[0]] if is_large else [*images]
+        if checkpoint.floor == 1 and not is_large:
+            bases.append(None)
+        damaged, expected = list[str](), ""
+        for base in reversed(bases):  # the oldest first: the others are compared with it
             try:
-                async with self._loaded(image) as replica:
-                    is_newest, digest = image is images[0], "" if is_large else _digest(replica)
-                    if is_newest:
-                        await self._replay(replica, checkpoint.floor, None)
+                found = await self._replayed(base, checkpoint.floor, end, needs_digest=len(bases) > 1)
             except (DamagedImage, UnappliableRecord) as error:
                 damaged.append(str(error))
                 continue
-            expected = None if is_large else await self._replayed(checkpoint, image)
-            compared += expected is not None
-            if expected not in (None, digest):
-                damaged.append(f"{self._images.key(image, 0)} and the parts after it do not equal a replay of the log")
+            if found and expected and found != expected and base is not None:
+                damaged.append(f"{self._images.key(base, 0)} and the parts after it do not equal a replay of the log")
+            expected = expected or found
         if damaged:
             return Finding(name, False, f"{_named(damaged)}; {_RESTORE}")
-        detail = f"{len(images)} images can be loaded; {compared} equal a replay of the log"
         if is_large:
-            detail = (
-                f"the newest image can be loaded, and the records after it apply; set {_FULL}=1 to verify the other"
-            )
-        return Finding(name, True, detail)
+            return Finding(name, True, f"the newest image leads to record {end:,}; set {_FULL}=1 to compare them")
+        return Finding(name, True, f"{len(images)} image(s) can be loaded, and all lead to the same rows")
 
     @asynccontextmanager
     async def _loaded(self, image: LogImage | None) -> AsyncIterator[Replica]:
@@ -221,27 +215,17 @@ class _ShardExamination:
         finally:
             replica.close()
 
-    async def _replayed(self, checkpoint: LogCheckpoint, image: LogImage) -> str | None:
-        """The digest at an image's number, from an earlier image or the empty tables. None: neither exists any more."""
-        earlier = [older for older in checkpoint.images if older.seq < image.seq]
-        if not earlier and checkpoint.floor > 1:
-            return None
-        try:
-            async with self._loaded(earlier[0] if earlier else None) as replica:
-                await self._replay(replica, checkpoint.floor, image.seq)
-                return _digest(replica) if replica.position.seq == image.seq else None
-        except (DamagedImage, UnappliableRecord):
-            return None  # reported for the earlier image, or as a record
-
-    async def _replay(self, replica: Replica, floor: int, end: int | None) -> None:
-        """Apply what follows up to `end`: merged records while the originals are deleted, then records."""
-        for merged in chosen(replica.position.seq, await self._merged.ranges(replica.position.seq)):
-            if merged.first >= floor or (end is not None and merged.last > end):
-                break
-            if (block := await self._merged.get(merged)) is not None:
+    async def _replayed(self, base: LogImage | None, floor: int, end: int, *, needs_digest: bool) -> str:
+        """The digest of the rows at record `end`; empty if an object on the way is damaged, which is reported, too."""
+        async with self._loaded(base) as replica:
+            for merged in chosen(replica.position.seq, await self._merged.ranges(replica.position.seq)):
+                block = await self._merged.get(merged) if merged.first < floor else None
+                if block is None:
+                    break
                 replica.apply(block)
-        while (record := await self._record(replica.position.seq + 1)) and (end is None or record.header.first <= end):
-            replica.apply(record)
+            while replica.position.seq < end and (record := await self._record(replica.position.seq + 1)):
+                replica.apply(record)
+            return _digest(replica) if needs_digest and replica.position.seq == end else ""
 
     async def _record(self, seq: int) -> LogRecord | None:
         if seq in self._records:
@@ -283,6 +267,11 @@ class _ShardExamination:
             True,
             f"a monitor deletes {len(below):,} old records, and {len(parts):,} parts of old images after a day",
         )
+
+
+def _end(checkpoint: LogCheckpoint, numbers: list[int]) -> int:
+    """The number of the last record. Its object may be deleted if an image or a merged record contains it."""
+    return max([*numbers, checkpoint.floor - 1, *(image.seq for image in checkpoint.images)])
 
 
 def _named(problems: list[str]) -> str:

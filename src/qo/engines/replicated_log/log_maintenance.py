@@ -20,6 +20,8 @@ from qo.errors import QoError, StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")
 
+_CLOSE_TIMEOUT = 5.0
+
 
 class LogMaintenance:
     """`load` loads the replica. `applied` and `committed` are called with every record that the replica contains."""
@@ -68,9 +70,13 @@ class LogMaintenance:
             self._reported.add(key)
 
     async def finish(self) -> None:
-        """Wait for the work in the background. The replica must still be open."""
-        while self._background:
-            await asyncio.wait(self._background)
+        """End the work in the background. The replica must still be open. What is not finished, others do again."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=_CLOSE_TIMEOUT)
+        for task in (background := [*self._background]):
+            task.cancel()
+        if background:
+            await asyncio.wait(background)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_logged(work))
