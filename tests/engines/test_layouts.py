@@ -14,11 +14,11 @@ from tests.engines.layout_buckets import BUCKETS
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
 
 EVERY = [f"{layout} on {bucket}" for layout in LAYOUTS for bucket in BUCKETS]
-# Left to `make torture`: only the layout `tasks` reads versions; test_layouts_seaweed.py runs the same tests of `tasks`
-# and `one` with the same S3 client on a real server; "log in small blocks" runs in memory below.
+# Left to `make torture`: only the layout `tasks` reads versions; test_layouts_seaweed.py runs the same tests of it with
+# the same S3 client on a real server; "log in small blocks" runs in memory below.
 LATER = (
     *(f"{layout} on folder with versions" for layout in ("one", "sqlite", "log")),
-    *("tasks on s3", "one on s3", "log on memory"),
+    *("tasks on s3", "log on memory"),
 )
 TORTURE = bool(os.environ.get("QO_TORTURE"))
 PLACES = EVERY if TORTURE else [place for place in EVERY if place not in LATER]
