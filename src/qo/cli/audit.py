@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.audit import AuditPage, AuditRecord, AuditTrail, cli_user, compact_audit, new_record, read_audit
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, Invocation, Names, common, examples, flatten, option
 from qo.cli.output import plural
-from qo.cli.params import DURATION, Names, flatten
 from qo.cli.rich_output import data, table
 from qo.client import Client, connect
 from qo.clock import iso, system_clock

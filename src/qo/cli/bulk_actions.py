@@ -9,10 +9,9 @@ from rich.text import Text
 
 from qo import model
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, TYPES, Invocation, Names, common, examples, flatten, option, unique
 from qo.cli.exit_codes import Exit, code_of
 from qo.cli.output import plural, print_error
-from qo.cli.params import DURATION, TYPES, Names, flatten, unique
 from qo.client import Client
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, QoError

@@ -7,9 +7,8 @@ import msgspec
 from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import TYPES, Invocation, Names, common, examples, flatten, option
 from qo.cli.output import clean
-from qo.cli.params import TYPES, Names, flatten
 from qo.client import Client
 from qo.notes import Controls
 

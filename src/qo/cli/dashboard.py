@@ -11,9 +11,8 @@ from qo.buckets import open_bucket
 from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
 from qo.cli.audit import audited_bucket
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.output import clean, echo, plural
-from qo.cli.params import DURATION
 from qo.clock import iso, system_clock
 from qo.engines.layout_detection import DEFAULT_LAYOUT, find_layout
 from qo.engines.layouts import parse

@@ -5,8 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qo.cli.context import option
-from qo.cli.params import DURATION
+from qo.cli.context import DURATION, option
 from qo.monitor.settings import MonitorSettings
 
 Function = TypeVar("Function", bound=Callable[..., Any])

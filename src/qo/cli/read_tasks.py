@@ -7,10 +7,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import STATUS, TYPES, Invocation, Names, Shards, common, examples, flatten, option, unique
 from qo.cli.exit_codes import Exit
 from qo.cli.output import clean_lines, duration, plural, print_error, print_json_error
-from qo.cli.params import STATUS, TYPES, Names, Shards, flatten, unique
 from qo.cli.rich_output import (
     Lanes,
     by_type,

@@ -6,11 +6,10 @@ from typing import Any, TypeVar
 
 import click
 
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options_with, monitor_settings
 from qo.cli.output import echo
-from qo.cli.params import DURATION
 from qo.client import Client
 from qo.errors import InvalidSetting
 from qo.sweep import FAILED_RETENTION

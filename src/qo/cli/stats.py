@@ -7,8 +7,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.context import Invocation, common, examples, option
-from qo.cli.params import DURATION
+from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.rich_output import STYLES, bar, by_type, data, status_text, table, unhandled_note
 from qo.client import Client
 from qo.clock import iso, system_clock

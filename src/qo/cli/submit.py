@@ -11,10 +11,9 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, PRIORITIES, Invocation, Names, common, examples, flatten, option
 from qo.cli.exit_codes import Exit
 from qo.cli.output import clean_lines, compact, plural, print_error
-from qo.cli.params import DURATION, PRIORITIES, Names, flatten
 from qo.cli.rich_output import console, status_text
 from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, parse_task, read_input
 from qo.client import Client, Settings, TaskHandle, describe

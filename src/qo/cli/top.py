@@ -18,11 +18,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.controls import controls_lines, controls_view
 from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age, clean, clean_lines
-from qo.cli.params import DURATION
 from qo.cli.rich_output import STYLES, by_type, data, status_text, table, unhandled_note
 from qo.cli.stats import lane_table
 from qo.cli.workers import worker_table, worker_view

@@ -10,12 +10,11 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, Invocation, Names, Shards, common, examples, option
 from qo.cli.exit_codes import Exit
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.cli.output import print_error, print_json_error
-from qo.cli.params import DURATION, Names, Shards
 from qo.errors import NewerFormat
 from qo.ids import new_worker_id
 from qo.model import check_name, check_type

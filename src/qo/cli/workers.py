@@ -8,10 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age
-from qo.cli.params import DURATION
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
