@@ -1,5 +1,6 @@
 """`qo bucket-setup`, on a real server and without one."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from qo.buckets.address import parse_address
 from qo.buckets.policy import ROLES, Role, policy
 from qo.cli import main
 from qo.cli.bucket_setup import command
+from qo.client import connect
 from qo.errors import InvalidSetting, StorageError
 from tests.servers.process import S3Place, s3_client
 
@@ -18,7 +20,7 @@ from tests.servers.process import S3Place, s3_client
 def run(*arguments: str) -> Any:
     answer = CliRunner().invoke(command, list(arguments), catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
-    return answer.output
+    return answer.stdout
 
 
 def allowed(written: Any) -> set[str]:
@@ -47,7 +49,13 @@ def test_a_bucket_is_set_up_once_and_rules_of_others_stay(ministack: S3Place) ->
     (cors,) = client.get_bucket_cors(Bucket="fresh")["CORSRules"]
     assert cors["AllowedOrigins"] == ["https://tasks.example.com"]
 
+    async def submit() -> None:
+        async with connect(f"{url}&layout=log") as queue:
+            await queue.enqueue("work")
+
+    asyncio.run(submit())
     again = json.loads(run(*options))
+    assert (done["layout"], again["layout"]) == (None, "log")
     assert [step["already"] for step in again["steps"]] == [True, True, True]
 
     audited = CliRunner().invoke(main, ["--url", url, "audit", "--json"])

@@ -1,53 +1,21 @@
 """Producers of a log: which tasks go into the inbox, what that costs, and who adds them to the log."""
 
-import asyncio
 from collections import Counter
-from typing import Any
 
 import pytest
 
-from qo.bucket import Blob, Bucket
+from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
-from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine, SubmitMode
+from qo.engines.replicated_log import LogOptions
 from qo.engines.replicated_log import engine as log_engine
-from qo.engines.replicated_log.keys import submissions_prefix
-from qo.engines.replicated_log.log_meta import read_meta
 from qo.errors import Refused
-from qo.ids import new_id
-from qo.model import Filter, NewTask, complete
-from qo.testing import Faults, FaultyBucket, ManualClock
 from qo.testing.samples import claim, claim_request, new
 from tests.engines.bucket_troubles import SlowBucket
-from tests.engines.fast_time import pass_time, run
-
-INBOX, DIRECT = LogOptions(submit=SubmitMode.INBOX), LogOptions(submit=SubmitMode.DIRECT)
-
-
-class Queue:
-    """A log that exists, and the processes that use it."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.bucket = MemoryBucket(self.clock)
-
-    async def create(self) -> "Queue":
-        await self.engine(DIRECT).add([new("first")])
-        assert len(await claim(self.engine())) == 1
-        return self
-
-    def engine(self, options: LogOptions | None = None, bucket: Bucket | None = None) -> ReplicatedLogEngine:
-        return ReplicatedLogEngine(bucket or self.bucket, options, clock=self.clock)
-
-    def task(self, **fields: Any) -> NewTask:
-        return new(**{"id": new_id(self.clock)} | fields)
-
-    async def waiting(self) -> list[str]:
-        meta = await read_meta(self.bucket)
-        assert meta is not None
-        return [key async for key in self.bucket.keys(submissions_prefix(meta.id, 0))]
+from tests.engines.fast_time import run
+from tests.engines.log_queue import DIRECT, INBOX, Queue
 
 
 @pytest.fixture
@@ -142,38 +110,3 @@ async def test_a_producer_that_may_not_read_the_log_uses_the_inbox() -> None:
     bucket.is_closed = False
     await queue.engine().repair()
     assert [found.id for found in await claim(queue.engine())] == [task.id]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_histories_with_inbox_and_direct_producers(seed: int) -> None:
-    """Each task runs once, whoever submits it and however often answers are lost."""
-
-    async def history() -> None:
-        queue = await Queue().create()
-        bucket = FaultyBucket(
-            queue.bucket, Faults(seed, lost_request=0.03, lost_response=0.06, late=0.03, refused=0.03)
-        )
-        producers = [queue.engine(options, bucket) for options in (INBOX, INBOX, DIRECT)]
-        workers = [queue.engine(bucket=bucket) for _ in range(2)]
-        tasks = [queue.task() for _ in range(30)]
-        done = Counter[str]()
-
-        async def submit(number: int) -> None:
-            for task in tasks[number::3]:
-                await producers[number].add([task])
-                await pass_time(0.2)
-
-        async def drain(worker: Engine) -> None:
-            while done.total() < len(tasks):
-                for task in await claim(worker, limit=3):
-                    assert await worker.apply([complete(task)]) == [True]
-                    done[task.id] += 1
-                await worker.wait(claim_request(), 1.0)
-
-        await asyncio.gather(*(submit(number) for number in range(3)), *(drain(worker) for worker in workers))
-        assert done == Counter(task.id for task in tasks)
-        await bucket.settle()
-        await queue.engine().repair()
-        assert len(await queue.engine().find(Filter(), limit=99)) == len(tasks) + 1
-
-    run(history())

@@ -125,6 +125,17 @@ async def test_a_listing_that_misses_an_object_loses_no_submission(missed: tuple
     assert await place.waiting() == []
 
 
+async def test_a_deletion_within_a_wide_gap_costs_only_what_was_deleted() -> None:
+    bucket = BlindBucket(ManualClock())
+    place, (producer,) = Place(bucket), producers("a")
+    keys = [await place.put(producer, n, n) for n in range(100)]
+    bucket.hidden = frozenset(keys[:99])
+    await bucket.delete(keys[63])  # the last number that is read by its name at once
+    await place.consume(times=12)
+    assert place.tables.numbers() == [n for n in range(100) if n != 63]
+    assert place.tables.note_names() == [f"quarantine/submissions/{producer}/0000003f"]
+
+
 async def test_two_consumers_of_one_object_add_it_once(place: Place) -> None:
     await place.stream.submit([new(1)])
     await place.stream.submit([new(2)])

@@ -1,7 +1,8 @@
 """`qo bucket-setup`: prepare a bucket, or print the IAM policy of a role."""
 
+import asyncio
 import json
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import click
 from rich.text import Text
@@ -12,6 +13,7 @@ from qo.buckets.setup import SetupStep, set_up
 from qo.cli.audit import audited_bucket
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import clean
+from qo.engines.layouts import is_named, parse, stored_layout
 from qo.errors import InvalidSetting
 from qo.url_secrets import hide_password
 
@@ -64,9 +66,13 @@ def command(
     url = store or call.url
     address = _address(url)
     if role is not None:
-        click.echo(json.dumps(policy(address, role, layout=_layout(url)), indent=2))
+        layout, _, _ = parse(url, {})
+        click.echo(json.dumps(policy(address, role, layout=layout), indent=2))
+        if not is_named(url):
+            click.echo(f"note: for the layout `{layout}`; name another one in the URL with ?layout=", err=True)
         return
     origins = _check_origins(origins)
+    found = asyncio.run(stored_layout(url))
     with audited_bucket(url, "bucket-setup", dry_run=dry_run) as action:
         steps = set_up(address, origins=origins, noncurrent_days=noncurrent_days, dry_run=dry_run)
         changed = [f"{step.name}: {step.detail}" for step in steps if not step.is_done]
@@ -74,9 +80,11 @@ def command(
         if not changed:
             action.number = 0  # nothing to record
     if call.json:
-        call.print_json({"url": str(address), "dry_run": dry_run, "steps": [_view(step) for step in steps]})
+        views = [_view(step) for step in steps]
+        call.print_json({"url": str(address), "layout": found, "dry_run": dry_run, "steps": views})
         return
-    call.console.print(Text(clean(str(address)), style="bold"))
+    queue = "no queue yet" if found is None else f"a queue in the layout `{found}`"
+    call.console.print(Text.assemble((clean(str(address)), "bold"), (f"  {queue}", "dim")))
     for step in steps:
         mark, state = ("=", "already") if step.is_done else ("·", "would be") if dry_run else ("✔", "now")
         call.console.print(
@@ -91,10 +99,6 @@ def _address(url: str) -> BucketAddress:
             f"{hide_password(url)!r:.200} is not an s3:// bucket; {_OTHER_STORES.get(scheme, 'pass the URL of one')}"
         )
     return parse_address(url)
-
-
-def _layout(url: str) -> str:
-    return parse_qs(urlsplit(url).query).get("layout", ["tasks"])[-1]
 
 
 def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:

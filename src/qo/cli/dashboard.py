@@ -7,15 +7,14 @@ from urllib.parse import urlsplit
 import click
 from rich.text import Text
 
-from qo.buckets import open_bucket
 from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
 from qo.cli.audit import audited_bucket
 from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.output import clean, echo, plural
 from qo.clock import iso, system_clock
-from qo.engines.layout_detection import DEFAULT_LAYOUT, find_layout
-from qo.engines.layouts import parse
+from qo.engines.layout_detection import DEFAULT_LAYOUT
+from qo.engines.layouts import parse, stored_layout
 from qo.errors import InvalidSetting, StorageError
 from qo.web.static_site import make_link, obtain, page_url, publish
 from qo.web.static_site.credentials import Access
@@ -165,7 +164,7 @@ def place(url: str) -> tuple[BucketAddress, str]:
 
 def _found_layout(url: str) -> str:
     try:
-        return asyncio.run(find_layout(open_bucket(parse(url, {})[-1]))) or DEFAULT_LAYOUT
+        return asyncio.run(stored_layout(url)) or DEFAULT_LAYOUT
     except StorageError:  # these credentials may not be those that read the queue
         return DEFAULT_LAYOUT
 

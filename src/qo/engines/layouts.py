@@ -56,6 +56,11 @@ def is_named(url: str) -> bool:
     return any(name == "layout" for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True))
 
 
+async def stored_layout(url: str) -> str | None:
+    """The layout of the queue that the bucket of a URL holds, whatever the URL names. None: there is no queue."""
+    return await find_layout(open_bucket(parse(url, os.environ)[-1]))
+
+
 def with_layout(url: str, layout: str) -> str:
     """A URL that names no layout, with this one."""
     parts = urlsplit(url)
