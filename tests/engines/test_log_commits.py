@@ -14,6 +14,7 @@ from qo.buckets.thread_pool import ThreadPool
 from qo.engine import Engine
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.keys import parse_key
+from qo.engines.replicated_log.log_options import LogOptions
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, Status, complete
 from qo.testing import ManualClock
@@ -245,6 +246,20 @@ async def test_a_replica_far_behind_reads_records_in_parallel(clock: ManualClock
     other = opened(counting, clock=clock)
     assert await names(other) == {task_id(n) for n in range(40)}
     assert counting.requests["get"] < 80
+
+
+async def test_a_replica_far_behind_reads_merged_records(clock: ManualClock, opened: Opened) -> None:
+    bucket = CountingBucket(MemoryBucket(clock))
+    one, sleeper = (opened(bucket, LogOptions(block_size=8), clock=clock) for _ in range(2))
+    await one.add([new(0)])
+    assert await names(sleeper) == {task_id(0)}
+    for n in range(1, 200):
+        await one.add([new(n)])
+    await one.repair()
+    before = bucket.requests["get"]
+    assert len(await sleeper.find(Filter(), limit=999)) == 200
+    assert bucket.requests["get"] - before < 120
+    assert (await claim_one(sleeper)).id == task_id(0)
 
 
 # --- threads, cancellations and forks

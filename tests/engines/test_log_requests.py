@@ -71,6 +71,18 @@ async def test_a_large_batch_is_split_into_records(bucket: CountingBucket, engin
     assert await records(bucket) == 4
 
 
+async def test_concurrent_calls_with_large_values_do_not_share_a_record(
+    bucket: CountingBucket, engine: ReplicatedLogEngine
+) -> None:
+    await engine.add([new(0)])
+    await asyncio.gather(*(engine.add([new(n, payload=b"x" * 6 * 1024 * 1024)]) for n in range(1, 7)))
+    assert await records(bucket) == 4  # two of them fit into one
+    tasks = await claim(engine)
+    large = b"1" * 6 * 1024 * 1024
+    assert all(await engine.apply([complete(task, large) for task in tasks]))
+    assert await records(bucket) == 5 + len(tasks)
+
+
 def test_an_idle_process_wakes_soon_after_another_one_added_a_task() -> None:
     async def wait() -> None:
         clock = ManualClock()

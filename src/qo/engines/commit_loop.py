@@ -24,6 +24,7 @@ class PendingCall:
     work: Callable[[Any], Any]  # takes the table
     abandoned: Callable[[Any], None] | None = None  # called with the answer if the caller was cancelled
     request: ClaimRequest | None = None  # the request of a claim
+    size: int = 0  # bytes that the call may add to a write, roughly
     answer: Any = None
     error: BaseException | None = None
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -44,10 +45,17 @@ class CommitLoop(ABC):
     """Subclasses hold the content of the object, and implement the abstract methods."""
 
     def __init__(
-        self, bucket: Bucket, key: str, *, max_batch_size: int = sys.maxsize, retries_conflicts: bool = True
+        self,
+        bucket: Bucket,
+        key: str,
+        *,
+        max_batch_size: int = sys.maxsize,
+        max_batch_bytes: int = sys.maxsize,
+        retries_conflicts: bool = True,
     ) -> None:
         self._bucket, self._key = bucket, key
-        self._max_batch_size, self._retries_conflicts = max_batch_size, retries_conflicts
+        self._max_batch_size, self._max_batch_bytes = max_batch_size, max_batch_bytes
+        self._retries_conflicts = retries_conflicts
         self._waiting: list[PendingCall] = []
         self._in_flight: list[PendingCall] = []
         self._writer: asyncio.Task[None] | None = None
@@ -70,7 +78,8 @@ class CommitLoop(ABC):
             while self._waiting:
                 await self._wait_for_turn()
                 waiting = [call for call in self._waiting if not call.done.done()]
-                self._in_flight, self._waiting = waiting[: self._max_batch_size], waiting[self._max_batch_size :]
+                number = self._fitting(waiting)
+                self._in_flight, self._waiting = waiting[:number], waiting[number:]
                 if self._in_flight:
                     if await self._fairness.begin():
                         self._forget()
@@ -82,6 +91,15 @@ class CommitLoop(ABC):
             _fail(self._in_flight, OutcomeUnknown, f"{self._key} may have been written before the store was closed")
             _fail(self._waiting, StorageError, f"{self._key} was not written before the store was closed")
             self._in_flight, self._waiting = [], []
+
+    def _fitting(self, waiting: list[PendingCall]) -> int:
+        """How many of the calls go into the next write: one at least."""
+        size = 0
+        for number, call in enumerate(waiting):
+            size += call.size
+            if number >= self._max_batch_size or (number and size > self._max_batch_bytes):
+                return number
+        return len(waiting)
 
     async def _serve_batch(self, batch: list[PendingCall]) -> None:
         try:

@@ -54,8 +54,8 @@ class ContentionSignal:
 class WriteAttempts:
     """The attempts of one operation to write the object."""
 
-    def __init__(self, signal: ContentionSignal) -> None:
-        self._signal = signal
+    def __init__(self, signal: ContentionSignal, first_factor: float = _BACKOFF_FACTOR) -> None:
+        self._signal, self._factor = signal, first_factor
         self._loop = asyncio.get_running_loop()
         self._began = self.attempted_at = self._loop.time()
         self.had_conflict = False
@@ -76,14 +76,22 @@ class WriteAttempts:
         duration = max(_MIN_ATTEMPT_DURATION, now - self.attempted_at)
         await self.report_conflict()
         newness = max(0.0, 1 - (now - self._began) / _BACKOFF_PERIOD)
-        await asyncio.sleep(duration * _BACKOFF_FACTOR * newness * random_fraction())
+        factor, self._factor = self._factor, min(2 * self._factor, _BACKOFF_FACTOR)
+        await asyncio.sleep(duration * factor * newness * random_fraction())
 
 
 class WriterFairness:
     """Makes a writer that could write without a break leave gaps for contenders."""
 
-    def __init__(self, signal: ContentionSignal) -> None:
-        self._signal = signal
+    def __init__(
+        self,
+        signal: ContentionSignal,
+        *,
+        first_backoff: float = _BACKOFF_FACTOR,
+        gap_factor: float = _GAP_FACTOR,
+    ) -> None:
+        """Both are durations, in attempts and in read-modify-write cycles. The back-off doubles with each conflict."""
+        self._signal, self._first_backoff, self._gap_factor = signal, first_backoff, gap_factor
         self._ended = self._writing_since = self._contended_until = float("-inf")
         self._cycle_duration = 0.0  # of one read-modify-write cycle
         self._attempts: WriteAttempts | None = None  # of the last write
@@ -91,7 +99,7 @@ class WriterFairness:
     async def begin(self) -> bool:
         """Call before a write. True: a gap was left, so another process may have written; read before writing."""
         loop = asyncio.get_running_loop()
-        gap = min(_MAX_GAP, _GAP_FACTOR * self._cycle_duration)
+        gap = min(_MAX_GAP, self._gap_factor * self._cycle_duration)
         if loop.time() - self._ended >= gap:  # the writer was idle for long enough
             self._writing_since = loop.time()
         elif loop.time() - self._writing_since >= _WRITING_FACTOR * gap:
@@ -109,7 +117,7 @@ class WriterFairness:
         return now < self._contended_until
 
     def attempts(self) -> WriteAttempts:
-        self._attempts = attempts = WriteAttempts(self._signal)
+        self._attempts = attempts = WriteAttempts(self._signal, self._first_backoff)
         return attempts
 
     def end(self, *, has_read: bool) -> None:

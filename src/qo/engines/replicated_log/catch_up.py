@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
+from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.live_replica import LiveReplica
+from qo.engines.replicated_log.merged_records import MergedRecords, block_of, chosen
 from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
 from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.schema_upgrade import append_step
@@ -29,11 +31,14 @@ class CatchUp:
         proof: TailProof,
         checkpoints: CheckpointStore,
         *,
+        merged: MergedRecords,
+        block_size: int,
         applied: Callable[[LogRecord], object],
         damaged: Callable[[str, object], Awaitable[None]],
     ) -> None:
         """`applied` is called with each record after it was applied, `damaged` with the key of one that is damaged."""
         self._records, self._live, self._proof, self._checkpoints = records, live, proof, checkpoints
+        self._merged, self._block_size = merged, block_size
         self._applied, self._damaged = applied, damaged
         self._runs = SharedRuns(self._run)
 
@@ -85,20 +90,44 @@ class CatchUp:
         return False
 
     async def _tail(self) -> None:
-        window = 1
+        window = 2 if self._live.is_behind else 1  # after a conflict the next record exists
         while True:
             start, first = self._proof.begin(), self._live.position.seq + 1
-            numbers = range(first, first + window)
-            records = _unbroken(await in_parallel(self._records.get, numbers))
+            block = block_of(first, self._block_size)
+            if window == _MAX_WINDOW and first == block.first and await self._apply_merged():
+                continue
+            end = min(first + window, block.last + 1)  # so that a later window begins with a block
+            found = await in_parallel(self._get, range(first, end))
+            records = _unbroken(found)
             await self.check_floor(first)
             await self._apply(records)
-            if len(records) < window:
+            if len(records) < len(found) and isinstance(damage := found[len(records)], DamagedRecord):
+                raise damage
+            if len(records) < end - first:
                 self._proof.proved(start)
                 step = self._live.replica.upgrade() if self._live.is_open else None
                 if step is None:
                     return
                 await append_step(self._records, self._live.position, step)
             window = min(2 * window, _MAX_WINDOW)
+
+    async def _get(self, seq: int) -> LogRecord | DamagedRecord | None:
+        """The record, or what is wrong with it: the records before it are applied all the same."""
+        try:
+            return await self._records.get(seq)
+        except DamagedRecord as error:
+            return error
+
+    async def _apply_merged(self) -> bool:
+        """Apply the merged records that follow, for a replica that is far behind. Returns whether there were any."""
+        seq = self._live.position.seq
+        path = chosen(seq, await self._merged.ranges(seq))[:_MAX_WINDOW]
+        try:
+            merged = _unbroken(await in_parallel(self._merged.get, path))
+            await self._apply(merged)
+        except (DamagedFrame, UnappliableRecord) as error:
+            log.warning("merged records cannot be used; reading the original ones: %s", error)
+        return self._live.position.seq > seq
 
     async def check_floor(self, seq: int) -> None:
         """Raise StaleReplica if a missing record of this number may have been deleted, or a found one is not valid.
@@ -127,11 +156,11 @@ def _apply_all(replica: Replica, records: Sequence[LogRecord]) -> None:
         replica.apply(record)
 
 
-def _unbroken(records: Sequence[LogRecord | None]) -> list[LogRecord]:
-    """The records before the first one that is missing."""
+def _unbroken(records: Sequence[LogRecord | DamagedRecord | None]) -> list[LogRecord]:
+    """The records before the first one that is missing or damaged."""
     found: list[LogRecord] = []
     for record in records:
-        if record is None:
+        if not isinstance(record, LogRecord):
             break
         found.append(record)
     return found

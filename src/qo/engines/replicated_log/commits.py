@@ -14,6 +14,7 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.combined_claims import CombinedClaims, combined
 from qo.engines.commit_loop import CommitLoop, PendingCall
+from qo.engines.contention import ContentionSignal, WriterFairness
 from qo.engines.replicated_log.catch_up import CatchUp, StaleReplica
 from qo.engines.replicated_log.frame import FrameHeader
 from qo.engines.replicated_log.keys import FrameKind, shard_prefix
@@ -31,7 +32,9 @@ from qo.sqlite_tables.writer import WriterCall
 Answer = TypeVar("Answer")
 
 log = logging.getLogger("qo.engines.replicated_log")
+_FIRST_BACKOFF, _GAP_FACTOR = 0.5, 1.0  # see WriterFairness
 _MAX_BATCH_CALLS = 2_000
+_MAX_BATCH_BYTES = 16 * 1024 * 1024  # of payloads and results; the limit of an object is far above
 
 
 class LogCommits(CommitLoop):
@@ -50,7 +53,16 @@ class LogCommits(CommitLoop):
         committed: Callable[[LogRecord], object],
     ) -> None:
         """`committed` is called with each record that this process has created."""
-        super().__init__(bucket, shard_prefix(log_id, shard).removesuffix("/"), max_batch_size=_MAX_BATCH_CALLS)
+        super().__init__(
+            bucket,
+            shard_prefix(log_id, shard).removesuffix("/"),
+            max_batch_size=_MAX_BATCH_CALLS,
+            max_batch_bytes=_MAX_BATCH_BYTES,
+        )
+        # An attempt reads and writes one small object, and a loser's calls wait together.
+        self._fairness = WriterFairness(
+            ContentionSignal(bucket, self._key), first_backoff=_FIRST_BACKOFF, gap_factor=_GAP_FACTOR
+        )
         self._shard, self._clock = shard, clock
         self._live, self._records, self._proof, self._catch_up = live, records, proof, catch_up
         self._inbox, self._committed = inbox, committed
@@ -64,8 +76,11 @@ class LogCommits(CommitLoop):
         work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
         request: ClaimRequest | None = None,
+        *,
+        size: int = 0,
     ) -> Answer:
-        answer: Answer = await self.submit(PendingCall(work, abandoned, request))
+        """The answer of the call, when its record is stored. `size`: the bytes of its payloads and results."""
+        answer: Answer = await self.submit(PendingCall(work, abandoned, request, size))
         return answer
 
     async def finish(self, timeout: float) -> None:

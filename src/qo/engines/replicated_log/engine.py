@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from qo.bucket import Bucket
 from qo.clock import Clock, boot_clock, system_clock
@@ -21,7 +22,9 @@ from qo.engines.replicated_log.tail_proof import ProofStart
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
 
-_MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of new tasks in one record
+T = TypeVar("T")
+
+_MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of payloads or results in one record
 FORMAT_CHECK_INTERVAL = 10.0  # seconds, before a note is written
 # Transactions write these notes, so they are rows of the tables. All others are objects: a process without a replica
 # reads and writes them.
@@ -145,7 +148,7 @@ class ReplicatedLogEngine(Engine):
         if await self._use_inbox(shard, tasks):
             return await shard.submit(tasks)
         added: list[Added] = []
-        for some in _batches(tasks):
+        for some in _batches(tasks, lambda task: len(task.payload)):
             added += await shard.add(some)
         return added
 
@@ -173,7 +176,12 @@ class ReplicatedLogEngine(Engine):
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
         shard = await self._found()
-        return [False] * len(changes) if shard is None else await shard.apply(changes)
+        if shard is None:
+            return [False] * len(changes)
+        applied: list[bool] = []
+        for some in _batches(changes, lambda change: len(change.result or b"")):
+            applied += await shard.apply(some)
+        return applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
@@ -259,13 +267,13 @@ def _is_fresh(task_id: str, now: float) -> bool:
     return min(age, 0x100000000000 - age) < _MAX_ID_AGE * 1000
 
 
-def _batches(tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
-    """The tasks in parts that fit into one record each."""
+def _batches(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """The tasks or changes in parts that fit into one record each."""
     first = size = 0
-    for number, task in enumerate(tasks):
-        size += len(task.payload)
+    for number, item in enumerate(items):
+        size += size_of(item)
         if number > first and (number - first >= _MAX_BATCH_TASKS or size > _MAX_BATCH_BYTES):
-            yield tasks[first:number]
-            first, size = number, len(task.payload)
-    if first < len(tasks):
-        yield tasks[first:]
+            yield items[first:number]
+            first, size = number, size_of(item)
+    if first < len(items):
+        yield items[first:]

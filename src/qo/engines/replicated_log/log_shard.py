@@ -16,6 +16,7 @@ from qo.engines.replicated_log.keys import shard_prefix
 from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.log_maintenance import LogMaintenance
 from qo.engines.replicated_log.log_options import LogOptions
+from qo.engines.replicated_log.merged_records import MergedRecords
 from qo.engines.replicated_log.record_store import RecordStore
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
@@ -24,7 +25,7 @@ from qo.engines.replicated_log.submission_inbox import forget_producers, old_pro
 from qo.engines.replicated_log.submissions import SubmissionStream
 from qo.engines.replicated_log.tail_proof import ProofStart, TailProof
 from qo.engines.table_engine import Answer, TableEngine
-from qo.model import Added, ClaimRequest, Counts, Filter, NewTask, Task
+from qo.model import Added, Change, ClaimRequest, Counts, Filter, NewTask, Status, Task, check_distinct
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
@@ -34,6 +35,7 @@ _FIRST_POLL_INTERVAL = 0.03  # seconds: a poll reads one small object, or finds 
 _LISTING_INTERVAL = 1.0  # seconds between polls from which on a poll is a listing
 _MAX_COUNT_AGE = 1.0  # seconds
 _ALL = 2**31 - 1  # tasks
+_TASK_SIZE = 500  # bytes of a task in a record besides its payload and result, roughly
 
 
 class LogShard(TableEngine):
@@ -64,6 +66,8 @@ class LogShard(TableEngine):
             self._live,
             proof,
             self._checkpoints,
+            merged=MergedRecords(bucket, log, shard),
+            block_size=options.block_size,
             applied=self._maintenance.applied,
             damaged=self._maintenance.report,
         )
@@ -124,11 +128,34 @@ class LogShard(TableEngine):
         await self._consume_own()
         return await around_damage(lambda: self._commits.ask(work, self._hand_backs.start, request), self._set_aside)
 
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        size = sum(_TASK_SIZE + len(task.payload) for task in tasks)
+        added = await self._commit(lambda table: table.add(tasks, self._clock()), size)
+        self._wake()
+        return added
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        size = sum(_TASK_SIZE + len(change.result or b"") for change in changes)
+        applied = await self._commit(lambda table: table.apply(changes, self._clock()), size)
+        if any(change.to is Status.PENDING for change in changes):
+            self._wake()
+        return applied
+
     async def _write(
         self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
+        return await self._commit(work, 0, abandoned)
+
+    async def _commit(
+        self,
+        work: Callable[[SqliteTable], Answer],
+        size: int,
+        abandoned: Callable[[Answer], None] | None = None,
+    ) -> Answer:
         await self._consume_own()
-        return await around_damage(lambda: self._commits.ask(work, abandoned), self._set_aside)
+        return await around_damage(lambda: self._commits.ask(work, abandoned, size=size), self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
         return await around_damage(lambda: self._current(lambda replica: replica.read(work)), self._set_aside)
