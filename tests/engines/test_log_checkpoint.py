@@ -55,7 +55,7 @@ async def test_two_images_are_kept_the_newest_first() -> None:
     assert [(known.seq, known.token[0]) for known in (await store.read()).images] == [(192, "a"), (128, "a")]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_change_is_lost_or_made_twice_on_a_faulty_bucket(seed: int) -> None:
     """Each process moves the floor up by one, as often as it knows the outcome of."""
 
@@ -98,7 +98,7 @@ async def test_every_flipped_bit_of_a_checkpoint_is_detected() -> None:
     await store.change(lambda checkpoint: checkpoint.with_floor(9).with_image(image(64)))
     whole = await bucket.get(store.key)
     assert whole is not None
-    for bit in range(0, 8 * len(whole.data), 3):
+    for bit in range(0, 8 * len(whole.data), 7):
         data = bytearray(whole.data)
         data[bit // 8] ^= 1 << bit % 8
         await bucket.put(store.key, bytes(data), expected=ANY)

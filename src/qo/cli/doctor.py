@@ -22,6 +22,8 @@ from qo.url_secrets import hide_password
 _PAGE_SIZE = 500
 _MAX_PAGES = 20
 _MAX_SHOWN = 20
+# Notes about objects of a bucket, which the findings of its layout name.
+_BY_LAYOUT = (f"{QUARANTINE}log/", f"{QUARANTINE}submissions/")
 _MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow")}
 
 
@@ -89,7 +91,7 @@ async def damage_finding(url: str) -> Finding:
         names = [note.name for note in await client.engine.notes(QUARANTINE)]
         tasks = [name.removeprefix(DAMAGED_TASKS) for name in names if name.startswith(DAMAGED_TASKS)]
         damaged = [task_id for task_id in tasks if not await _is_restored(client, task_id)]
-    notes = [name.removeprefix(QUARANTINE) for name in names if not name.startswith(DAMAGED_TASKS)]
+    notes = [name.removeprefix(QUARANTINE) for name in names if not name.startswith((DAMAGED_TASKS, *_BY_LAYOUT))]
     if damaged:
         text = (
             f"{plural(len(damaged))} cannot be read and were quarantined; restore them from a backup, or remove them"

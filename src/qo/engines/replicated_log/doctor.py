@@ -147,7 +147,9 @@ class _ShardExamination:
             return Finding(
                 name, False, f"{_named(damaged)}; delete these objects if their records exist, or {_RESTORE}"
             )
-        return Finding(name, True, f"{len(ranges):,} merged records can be read; {compared:,} equal their records")
+        return Finding(
+            name, True, f"{len(ranges):,} merged records can be read; {compared:,} were compared with their records"
+        )
 
     async def _examine_range(self, merged: MergedRange) -> str | None:
         """A problem, None if the range equals its records, or an empty text if they do not exist any more."""
@@ -181,7 +183,7 @@ class _ShardExamination:
         bases: list[LogImage | None] = [images[0]] if is_large else [*images]
         if checkpoint.floor == 1 and not is_large:
             bases.append(None)
-        damaged, expected = list[str](), ""
+        damaged, expected, compared = list[str](), "", 0
         for base in reversed(bases):  # the oldest first: the others are compared with it
             try:
                 found = await self._replayed(base, checkpoint.floor, end, needs_digest=len(bases) > 1)
@@ -191,11 +193,13 @@ class _ShardExamination:
             if found and expected and found != expected and base is not None:
                 damaged.append(f"{self._images.key(base, 0)} and the parts after it do not equal a replay of the log")
             expected = expected or found
+            compared += bool(found)
         if damaged:
             return Finding(name, False, f"{_named(damaged)}; {_RESTORE}")
         if is_large:
             return Finding(name, True, f"the newest image leads to record {end:,}; set {_FULL}=1 to compare them")
-        return Finding(name, True, f"{len(images)} image(s) can be loaded, and all lead to the same rows")
+        are_equal = ", and all lead to the same rows" if compared > 1 else ""
+        return Finding(name, True, f"{len(images)} image(s) can be loaded{are_equal}")
 
     @asynccontextmanager
     async def _loaded(self, image: LogImage | None) -> AsyncIterator[Replica]:
