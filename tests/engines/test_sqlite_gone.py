@@ -144,6 +144,29 @@ async def test_a_folder_that_does_not_record_changes_is_checked_every_second(
         release_locks(locks, lambda: None)
 
 
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("seconds", "is_trusted"), [(0.05, False), (0.2, True)])
+async def test_a_folder_is_trusted_soon_after_its_last_change(path: Path, seconds: float, is_trusted: bool) -> None:
+    """Where its time of change is exact. A folder in which nothing changes shows whether the files are checked."""
+    elapsed, folder = ManualClock(), path.parent.parent
+    while folder.stat().st_ctime_ns % 1_000_000 == 0:  # as on a coarse file system
+        (folder / "other").touch()
+        (folder / "other").unlink()
+    now = folder.stat().st_ctime + seconds
+    locks = acquire_locks(path)
+    try:
+        file = OpenFile(path, path, locks, lambda: now, elapsed)
+        file.folder = str(folder)
+        assert file.problem() == ""
+        move(path)
+        assert (file.problem() == "") is is_trusted
+        elapsed.advance(1)
+        assert "was deleted" in file.problem()
+        move_back(path)
+    finally:
+        release_locks(locks, lambda: None)
+
+
 async def test_a_file_that_disappears_during_a_commit_leaves_the_outcome_unknown(
     engine: SqliteEngine, path: Path
 ) -> None:

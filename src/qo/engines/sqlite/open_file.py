@@ -9,8 +9,10 @@ from qo.engines.sqlite.file_locks import FileLocks, identity
 from qo.errors import OutcomeUnknown, StorageError
 
 # Seconds since the last change of a folder after which the next one is sure to give it another time of change. The
-# coarsest file systems record that time in steps of two seconds.
-_SETTLED_AFTER = 3.0
+# coarsest file systems record that time in steps of two seconds. If a time has a fraction of a millisecond, the file
+# system records every step of the kernel's clock, which takes 10 ms at most.
+_SETTLED_AFTER, _EXACTLY_SETTLED_AFTER = 3.0, 0.1
+_NANOSECONDS_PER_MILLISECOND = 1_000_000
 # POSIX: creating, deleting or renaming a file sets the time of change of its folder. No program can set that back,
 # unlike the time of modification.
 _FOLDERS_RECORD_CHANGES = sys.platform != "win32"
@@ -92,7 +94,8 @@ class OpenFile:
 
     def _is_settled(self, state: _FolderState) -> bool:
         """Whether the next change gives the folder another time of change."""
-        return self._clock() - state[2] / 1e9 > _SETTLED_AFTER
+        is_exact = state[2] % _NANOSECONDS_PER_MILLISECOND != 0
+        return self._clock() - state[2] / 1e9 > (_EXACTLY_SETTLED_AFTER if is_exact else _SETTLED_AFTER)
 
     def _missing(self) -> str:
         for name, device, inode in self._identities:
