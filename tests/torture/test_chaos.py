@@ -27,7 +27,7 @@ from tests.web.serving import served
 
 __all__ = ["postgres_url"]  # a fixture
 
-IN_A_FOLDER = {f"folder-{layout}": f"layout={layout}" for layout in ("tasks", "one", "sqlite")}
+IN_A_FOLDER = {f"folder-{layout}": f"layout={layout}" for layout in ("tasks", "one", "sqlite", "log")}
 SHORT = ("sqlite", "folder-tasks")  # in `make test`, where the other files kill on all engines
 EVERY = ("http", "sqlite", "postgres", "redis", *IN_A_FOLDER)
 ROUNDS = 6

@@ -31,7 +31,7 @@ OFF = 600.0  # seconds
 IS_LONG = bool(os.environ.get("QO_TORTURE"))
 LEASE = 6.0 if IS_LONG else 2.0  # the long run shares its cores with others: a renewal may be seconds late
 SHIFTED = Path(__file__).with_name("shifted")
-KINDS = ["sqlite", "tasks", *(["one", "database"] if IS_LONG else [])]
+KINDS = ["sqlite", "tasks", *(["one", "database", "log"] if IS_LONG else [])]
 
 
 @contextmanager
@@ -82,6 +82,7 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
         "tasks": f"file://{tmp_path}/store?layout=tasks",
         "one": f"file://{tmp_path}/store?layout=one",
         "database": f"file://{tmp_path}/store?layout=sqlite",
+        "log": f"file://{tmp_path}/store?layout=log",
     }[kind]
     async with Client(open_engine(url)) as client:
         ids = [

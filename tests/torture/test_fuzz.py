@@ -23,6 +23,7 @@ STORES: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
     "sqlite": lambda folder, _request: f"sqlite:///{folder}/qo.db",
     "tasks": lambda folder, _request: f"file://{folder}/bucket?layout=tasks",
     "one": lambda folder, _request: f"file://{folder}/bucket?layout=one",
+    "log": lambda folder, _request: f"file://{folder}/bucket?layout=log",
     "sqlite in an object": lambda folder, _request: f"file://{folder}/bucket?layout=sqlite",
     "postgres": lambda _folder, request: _postgres(request.getfixturevalue("postgres")),
     "redis": lambda _folder, request: _redis(request.getfixturevalue("redis_server")),

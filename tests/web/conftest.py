@@ -12,7 +12,7 @@ from tests.engines.http_server import Server, server
 from tests.web import serving
 from tests.web.serving import Served
 
-STORES = {"sqlite": "sqlite:///{}/qo.db", "bucket": "file://{}/bucket?layout=one"}
+STORES = {"sqlite": "sqlite:///{}/qo.db", "bucket": "file://{}/bucket?layout=one", "log": "file://{}/bucket?layout=log"}
 EVERY_STORE = pytest.mark.parametrize("engine", STORES, indirect=True)
 
 

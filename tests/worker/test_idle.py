@@ -12,6 +12,7 @@ from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import OneObjectEngine
+from qo.engines.replicated_log import ReplicatedLogEngine
 from qo.model import ClaimRequest, Status, Task
 from qo.monitor import Monitor
 from qo.tasks import Registry, make_handler, make_options
@@ -19,7 +20,7 @@ from qo.worker import Worker, WorkerSettings
 from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import pass_time, run
 
-LAYOUTS = {"tasks": ObjectPerTaskEngine, "one": OneObjectEngine}
+LAYOUTS = {"tasks": ObjectPerTaskEngine, "one": OneObjectEngine, "log": ReplicatedLogEngine}
 QUIET, COUNTED = 90.0, 1200.0  # seconds until a queue is taken to be quiet, and over which requests are counted
 MOST = 0.25  # requests a second
 PATIENCE = 15.0  # seconds until an idle worker must have found a task
