@@ -46,14 +46,14 @@ class SimulatedLine:
     """The connection of one process to the store, and the clocks of its machine.
 
     While the machine sleeps, its requests wait: either they leave when it wakes, and its clocks have gone on; or its
-    clocks stood still, and the responses are lost.
+    clocks stood still, and its connections are dead: responses are lost, and the next request fails.
     """
 
     def __init__(self, store: RecordingBucket, dice: random.Random) -> None:
         self._store, self._dice = store, dice
         self._awake = asyncio.Event()
         self._awake.set()
-        self._is_frozen = self.is_dead = False
+        self._is_frozen = self._is_cut = self.is_dead = False
         self._slept, self._since = 0.0, 0.0
 
     def clock(self) -> float:
@@ -71,6 +71,7 @@ class SimulatedLine:
     def wake(self) -> None:
         if self._is_frozen:
             self._slept += asyncio.get_running_loop().time() - self._since
+            self._is_cut = True
         self._is_frozen = False
         self._awake.set()
 
@@ -86,6 +87,9 @@ class SimulatedLine:
     async def _request(self, request: Callable[[], Awaitable[T]], error: type[StorageError]) -> T:
         if self.is_dead:
             raise StorageError("the process is dead")
+        if self._is_cut:
+            self._is_cut = False
+            raise error("the connection is dead")
         if await self._travel():
             raise error("the connection broke")
         answer = await request()
