@@ -16,7 +16,7 @@ from qo.engines.replicated_log.garbage import LogGarbage
 from qo.engines.replicated_log.keys import record_key
 from qo.engines.replicated_log.log_meta import read_meta
 from qo.engines.replicated_log.log_options import LogOptions
-from qo.errors import OutcomeUnknown
+from qo.errors import OutcomeUnknown, StorageError
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, stored, task_id
 from tests.engines.bucket_troubles import DyingBucket, Killed
@@ -46,10 +46,14 @@ class Line:
     def __init__(self, bucket: Bucket, clock_error: float) -> None:
         self._bucket, self._clock_error = bucket, clock_error
         self.keys, self.versions, self.delete = bucket.keys, bucket.versions, bucket.delete
-        self.is_dead = False  # the next write fails: the connection was lost while the machine slept
+        self.is_dead = False  # the next write of a record fails: the connection was lost while the machine slept
+        self.is_cut = False  # the next request fails, whatever it is
         self.is_held, self.arrived, self.release = False, asyncio.Event(), asyncio.Event()
 
     async def get(self, key: str) -> Blob | None:
+        if self.is_cut:
+            self.is_cut = False
+            raise StorageError("the connection was lost")
         return await self._bucket.get(key)
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
@@ -151,6 +155,16 @@ async def test_a_frozen_writer_whose_clocks_stood_still_does_not_acknowledge(sce
     scene.sleeper.line.is_dead = True
     with pytest.raises(OutcomeUnknown):
         await scene.sleeper.engine.add([new(7)])
+    await scene.sleeper.engine.add([new(7)])
+    assert (await stored(scene.other.engine, 7)).id == task_id(7)
+    await check_bucket(scene.bucket)
+
+
+async def test_any_failed_request_of_a_frozen_machine_raises_doubts(scene: Scene) -> None:
+    """Only the first request finds the dead connection, and it may be for something else, such as the controls."""
+    await scene.days_pass()
+    scene.sleeper.line.is_cut = True
+    await scene.sleeper.engine.read_note("control")
     await scene.sleeper.engine.add([new(7)])
     assert (await stored(scene.other.engine, 7)).id == task_id(7)
     await check_bucket(scene.bucket)

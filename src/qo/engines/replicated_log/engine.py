@@ -16,6 +16,7 @@ from qo.engines.quarantine import Quarantine
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
 from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
 from qo.engines.replicated_log.log_shard import LogShard
+from qo.engines.replicated_log.record_store import WatchedBucket
 from qo.engines.replicated_log.runner import Runner, run_inline
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.tail_proof import ProofStart
@@ -52,6 +53,7 @@ class ReplicatedLogEngine(Engine):
         wall: Clock = system_clock,
     ) -> None:
         """`new_runner` decides where the replicas work. `elapsed` and `wall` notice that the process has slept."""
+        bucket = WatchedBucket(bucket, self._distrust)
         self._bucket, self._options = bucket, options or LogOptions()
         self._clock = clock or bucket.now
         self._process = os.getpid()
@@ -76,6 +78,10 @@ class ReplicatedLogEngine(Engine):
             await self._shard.close()
 
     # --- the log
+
+    def _distrust(self) -> None:
+        if self._shard is not None:
+            self._shard.distrust()
 
     async def _found(self) -> LogShard | None:
         """The shard, or None if the log does not exist."""

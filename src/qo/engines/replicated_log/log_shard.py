@@ -108,6 +108,10 @@ class LogShard(TableEngine):
         self._live.is_behind = replica.upgrade() is not None  # its first records are steps to the schema of this build
         self._proof.proved(since)
 
+    def distrust(self) -> None:
+        """A request of this process failed. The machine may have slept while its clocks stood still."""
+        self._proof.reset()
+
     async def close(self) -> None:
         await self._commits.finish(_CLOSE_TIMEOUT)  # may leave tasks to hand back
         await self._hand_backs.finish(timeout=_CLOSE_TIMEOUT)

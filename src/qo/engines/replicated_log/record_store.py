@@ -1,6 +1,7 @@
 """The records of one shard: reads, and creations whose outcome is known."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from qo.bucket import NEW, Blob, Bucket
@@ -30,7 +31,7 @@ class RecordStore:
     def __init__(self, bucket: Bucket, log: str, shard: int, failed: Callable[[], None] = lambda: None) -> None:
         """`failed` is called after each request that failed, before it is repeated."""
         self.bucket, self.shard = bucket, shard
-        self._bucket, self._log = _WatchedBucket(bucket, failed), log
+        self._bucket, self._log = WatchedBucket(bucket, failed), log
 
     def key(self, seq: int) -> str:
         return record_key(self._log, self.shard, seq)
@@ -87,28 +88,40 @@ def _is_ours(key: str, stored: bytes, own_id: str) -> bool | None:
         return False
 
 
-class _WatchedBucket:
+class WatchedBucket:
     """Counts writes that were left without an answer, and reports failed requests."""
 
     def __init__(self, bucket: Bucket, failed: Callable[[], None]) -> None:
         self._bucket, self._failed = bucket, failed
         self.doubts = 0
-        self.delete, self.versions, self.now = bucket.delete, bucket.versions, bucket.now
+        self.now = bucket.now
 
     async def get(self, key: str) -> Blob | None:
-        try:
+        with self._watched():
             return await self._bucket.get(key)
-        except StorageError:
-            self._failed()
-            raise
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        try:
+        with self._watched():
             return await self._bucket.put(key, data, expected=expected)
+
+    async def delete(self, key: str) -> None:
+        with self._watched():
+            await self._bucket.delete(key)
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        with self._watched():
+            async for key in self._bucket.keys(prefix, after=after):
+                yield key
+
+    async def versions(self, key: str) -> list[Blob]:
+        with self._watched():
+            return await self._bucket.versions(key)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
         except StorageError as error:
             self.doubts += isinstance(error, OutcomeUnknown)
             self._failed()
             raise
-
-    def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
-        return self._bucket.keys(prefix, after=after)
