@@ -221,3 +221,33 @@ async def test_a_process_with_a_replica_commits_directly(
     await pretend_a_large_image(bucket)
     await worker.add([fresh(clock)])
     assert await waiting(bucket) == 0
+
+
+async def test_a_process_that_only_submits_leaves_its_tasks_in_the_inbox_after_a_lost_race(
+    bucket: CountingBucket, clock: ManualClock, worker: ReplicatedLogEngine
+) -> None:
+    producer = ReplicatedLogEngine(bucket, clock=clock)
+    await producer.add([fresh(clock)])
+    assert len(await claim(worker)) == 1
+    await producer.add([fresh(clock)])  # the worker has written meanwhile
+    assert await waiting(bucket) == 0
+    tasks = [fresh(clock) for _ in range(3)]
+    for task in tasks:
+        await producer.add([task])
+    assert await waiting(bucket) == 3
+    await producer.add([fresh(clock, idempotency_key="k")])
+    assert await waiting(bucket) == 0  # it adds its own submissions before it changes the tables
+    assert [task is not None for task in await producer.get([task.id for task in tasks])] == [True] * 3
+    await producer.add([fresh(clock)])
+    assert await waiting(bucket) == 0  # it reads, too
+    await producer.close()
+
+
+async def test_many_submissions_of_one_process_are_visible_to_it(
+    bucket: CountingBucket, producer: ReplicatedLogEngine, worker: ReplicatedLogEngine
+) -> None:
+    await worker.add([new(0)])
+    for n in range(1, 150):
+        await producer.add([new(n)])
+    assert len(await producer.find(Filter(), limit=999)) == 150
+    assert await waiting(bucket) == 0

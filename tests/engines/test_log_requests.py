@@ -11,9 +11,10 @@ from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.keys import parse_key
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.errors import InvalidSetting
-from qo.model import Filter, complete
+from qo.model import Filter, Task, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_request, new, task_id
+from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import pass_time, run
 
 
@@ -81,6 +82,32 @@ async def test_concurrent_calls_with_large_values_do_not_share_a_record(
     large = b"1" * 6 * 1024 * 1024
     assert all(await engine.apply([complete(task, large) for task in tasks]))
     assert await records(bucket) == 5 + len(tasks)
+
+
+def test_callers_that_have_just_been_answered_join_the_calls_that_wait() -> None:
+    """A worker settles what it has claimed and claims again: both go into one record."""
+
+    async def work() -> None:
+        clock = ManualClock()
+        bucket = CountingBucket(SlowBucket(MemoryBucket(clock)))
+        engine = ReplicatedLogEngine(bucket, clock=clock)
+        await engine.add([new(n) for n in range(20)])
+        before, claimed = bucket.requests["put"], asyncio.Queue[Task | None]()
+
+        async def settle() -> None:
+            while task := await claimed.get():
+                await pass_time(0.001)  # the task runs
+                assert await engine.apply([complete(task)]) == [True]
+
+        settling = asyncio.create_task(settle())
+        while tasks := await claim(engine, limit=1):
+            claimed.put_nowait(tasks[0])
+        claimed.put_nowait(None)
+        await settling
+        assert bucket.requests["put"] - before < 30  # and not 40
+        await engine.close()
+
+    run(work())
 
 
 def test_an_idle_process_wakes_soon_after_another_one_added_a_task() -> None:

@@ -33,6 +33,8 @@ Answer = TypeVar("Answer")
 
 log = logging.getLogger("qo.engines.replicated_log")
 _FIRST_BACKOFF, _GAP_FACTOR = 0.5, 1.0  # see WriterFairness
+_GATHER_SHARE, _MAX_GATHER_TIME = 0.1, 0.01  # of the duration of the last write; seconds
+_MIN_PAUSE = 0.001  # seconds after a write in which the calls that wait are part of a stream
 _MAX_BATCH_CALLS = 2_000
 _MAX_BATCH_BYTES = 16 * 1024 * 1024  # of payloads and results; the limit of an object is far above
 
@@ -69,6 +71,8 @@ class LogCommits(CommitLoop):
         self._process = new_token()
         self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
         self._ingest: IngestCall | None = None  # in the same transaction
+        self.lost_at = float("-inf")  # when another process won a number, by the clock of the event loop
+        self._last_write = 0.0, float("-inf")  # how long it took, and when it ended
         self._answered_at = START  # the position at which the last batch was run
 
     async def ask(
@@ -92,6 +96,12 @@ class LogCommits(CommitLoop):
             await asyncio.wait([writer])
 
     # --- the content
+
+    async def _wait_for_turn(self) -> None:
+        """Let callers that have just got their answers join the calls that wait already."""
+        took, ended = self._last_write
+        if asyncio.get_running_loop().time() - ended < _MIN_PAUSE:
+            await asyncio.sleep(min(_MAX_GATHER_TIME, _GATHER_SHARE * took))
 
     @property
     def _is_loaded(self) -> bool:
@@ -157,13 +167,14 @@ class LogCommits(CommitLoop):
         record = self._prepared
         if record is None:
             raise RuntimeError("no batch was run")
-        start = self._proof.begin()
+        start, began = self._proof.begin(), asyncio.get_running_loop().time()
         try:
             await self._append(record)
         except BaseException:
             self._forget()
             raise
         self._proof.proved(start)
+        took = asyncio.get_running_loop().time() - began
         try:
             await self._live.write(lambda replica: replica.commit(LogPosition(record.header.last, record.header.id)))
         except StorageError as error:  # the record is in the log, so the calls have succeeded
@@ -174,6 +185,7 @@ class LogCommits(CommitLoop):
         finally:
             ingest, self._prepared, self._ingest = self._ingest, None, None
             self._live.lock.release()
+            self._last_write = took, asyncio.get_running_loop().time()
         if ingest is not None:
             self._inbox.settle(ingest)
 
@@ -186,6 +198,7 @@ class LogCommits(CommitLoop):
         try:
             await self._records.append(record)
         except Conflict as error:
+            self.lost_at = asyncio.get_running_loop().time()
             if self._records.doubts == doubts:
                 raise
             conflict = error

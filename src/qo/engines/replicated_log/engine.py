@@ -166,8 +166,10 @@ class ReplicatedLogEngine(Engine):
         if mode is SubmitMode.INBOX:
             return True
         now = self._clock()
-        if shard.is_open or not all(_is_fresh(task.id, now) for task in tasks):
+        if not all(_is_fresh(task.id, now) for task in tasks):
             return False
+        if shard.is_open:
+            return shard.prefers_inbox
         if self._image_size is None:
             try:
                 self._image_size = await shard.image_size()

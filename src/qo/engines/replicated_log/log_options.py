@@ -9,7 +9,9 @@ from qo.errors import InvalidSetting
 
 
 class SubmitMode(StrEnum):
-    AUTO = "auto"  # the inbox, if the process has no replica and a large one would have to be loaded
+    AUTO = (
+        "auto"  # the inbox, if a large replica would have to be loaded, or if a process that only submits loses races
+    )
     INBOX = "inbox"  # every new task goes into the inbox: the process needs no right to read or write the log
     DIRECT = "direct"  # every new task is committed to the log
 

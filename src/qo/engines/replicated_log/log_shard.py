@@ -31,9 +31,11 @@ from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 
 _CLOSE_TIMEOUT = 30.0
-_FIRST_POLL_INTERVAL = 0.03  # seconds: a poll reads one small object, or finds none
+_FIRST_POLL_INTERVAL = 0.01  # seconds: a poll reads one small object, or finds none
 _LISTING_INTERVAL = 1.0  # seconds between polls from which on a poll is a listing
 _MAX_COUNT_AGE = 1.0  # seconds
+_CONTENTION_TIME = 30.0  # seconds
+_MAX_WRITTEN = 100  # keys of own submissions
 _ALL = 2**31 - 1  # tasks
 _TASK_SIZE = 500  # bytes of a task in a record besides its payload and result, roughly
 
@@ -97,6 +99,7 @@ class LogShard(TableEngine):
         self._poller = ClaimPoller(clock, self._intervals)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
+        self._used_at = float("-inf")  # when this process did anything but submit
 
     async def open(self) -> None:
         """Nothing to do: the log was found, and the first call loads the replica."""
@@ -135,7 +138,7 @@ class LogShard(TableEngine):
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
         size = sum(_TASK_SIZE + len(task.payload) for task in tasks)
-        added = await self._commit(lambda table: table.add(tasks, self._clock()), size)
+        added = await self._commit(lambda table: table.add(tasks, self._clock()), size, is_submitting=True)
         self._wake()
         return added
 
@@ -157,8 +160,10 @@ class LogShard(TableEngine):
         work: Callable[[SqliteTable], Answer],
         size: int,
         abandoned: Callable[[Answer], None] | None = None,
+        *,
+        is_submitting: bool = False,
     ) -> Answer:
-        await self._consume_own()
+        await self._consume_own(is_submitting=is_submitting)
         return await around_damage(lambda: self._commits.ask(work, abandoned, size=size), self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
@@ -214,7 +219,7 @@ class LogShard(TableEngine):
         elif self._inbox.is_due:
             await asyncio.gather(self._catch_up.run(), self._inbox.scan())
         else:
-            await self._catch_up.run()
+            await asyncio.gather(self._catch_up.run(), self._inbox.read_streams())
 
     # --- submissions
 
@@ -223,9 +228,17 @@ class LogShard(TableEngine):
         """Whether this process has a replica."""
         return self._live.is_open
 
+    @property
+    def prefers_inbox(self) -> bool:
+        """Whether this process only submits, and has lost a race lately to one that writes to the log more often."""
+        now = asyncio.get_running_loop().time()
+        return now - self._commits.lost_at < _CONTENTION_TIME and now - self._used_at > _CONTENTION_TIME
+
     async def submit(self, tasks: Sequence[NewTask]) -> list[Added]:
         """Leave the tasks for another process, which adds them to the log."""
         added = await self._stream.submit(tasks)
+        if len(self._stream.written) > _MAX_WRITTEN:  # the last one of a producer stands for all before it
+            self._stream.written = set({key.rpartition("/")[0]: key for key in sorted(self._stream.written)}.values())
         self._wake()
         return added
 
@@ -234,8 +247,10 @@ class LogShard(TableEngine):
         newest = (await self._checkpoints.read()).newest_image
         return newest.bytes if newest is not None else 0
 
-    async def _consume_own(self) -> None:
+    async def _consume_own(self, *, is_submitting: bool = False) -> None:
         """Add what this process has submitted, before it reads or changes the tables."""
+        if not is_submitting:
+            self._used_at = asyncio.get_running_loop().time()
         if self._stream.written:
             own = frozenset(self._stream.written)
             await self._inbox.consume_all(self._commit_nothing, own)

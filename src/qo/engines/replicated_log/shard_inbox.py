@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from qo.bucket import Bucket
 from qo.clock import Clock
-from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix
-from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionInbox
+from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix, submission_key
+from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionInbox, SubmissionNumber
 from qo.engines.retry import retry
 from qo.errors import StorageError
 from qo.sqlite_tables.damage import BadRow, DamageFound
@@ -17,10 +18,21 @@ from qo.sqlite_tables.table import SqliteTable
 
 log = logging.getLogger("qo.engines.replicated_log")
 
-_ACTIVE_TIME = 10.0  # seconds after a submission was found in which every poll lists
-_QUIET_INTERVAL = 1.0  # seconds between listings otherwise; a listing costs as much as twelve reads
+_ACTIVE_TIME = 10.0  # seconds after a submission was found in which its producer is expected to submit more
+_ACTIVE_INTERVAL = 0.1  # seconds between listings in that time
+_QUIET_INTERVAL = 0.25  # seconds between listings otherwise, of a process that waits for tasks and polls often
+_BUSY_INTERVAL = 1.0  # seconds between listings of a busy one; a listing costs as much as twelve reads
+_MAX_STREAMS, _MAX_WIDTH = 8, 8  # producers whose next submissions are read without a listing, and how many of each
 _MAX_LISTED = 1000  # keys
 _MAX_IDLE_ROUNDS = 3  # of `consume_all` without progress
+
+
+class _ActiveStream(NamedTuple):
+    """The submissions that are expected of a producer."""
+
+    next: int
+    width: int  # how many are read at once
+    active_at: float
 
 
 class IngestCall:
@@ -53,6 +65,7 @@ class ShardInbox:
         self._inbox = SubmissionInbox(bucket, log_id, shard, elapsed=elapsed, wall=wall)
         self._listed_at: float | None = None
         self._found_at: float | None = None
+        self._streams: dict[str, _ActiveStream] = {}  # by producer
         self._background: set[asyncio.Task[None]] = set()
         self._scanning: asyncio.Task[None] | None = None
 
@@ -68,7 +81,7 @@ class ShardInbox:
         if self._listed_at is None or self._found_at is None:
             self._found_at = now  # a new process expects some
             return True
-        interval = 0.0 if now - self._found_at < _ACTIVE_TIME else _QUIET_INTERVAL
+        interval = _ACTIVE_INTERVAL if now - self._found_at < _ACTIVE_TIME else _QUIET_INTERVAL
         return now - self._listed_at >= interval
 
     async def scan(self) -> bool:
@@ -80,6 +93,20 @@ class ShardInbox:
             await self._inbox.scan()  # continues where its last listing has ended
         await self._read()
         return _has_records(keys)
+
+    async def read_streams(self) -> None:
+        """Read the next submission of each active producer, which is sooner found so than by a listing."""
+        now = asyncio.get_running_loop().time()
+        self._streams = {
+            name: stream for name, stream in self._streams.items() if now - stream.active_at < _ACTIVE_TIME
+        }
+        if 0 < len(self._streams) <= _MAX_STREAMS:
+            self._inbox.notice(
+                submission_key(self._log, self._shard, producer, n)
+                for producer, stream in self._streams.items()
+                for n in range(stream.next, stream.next + stream.width)
+            )
+            await self._inbox.read()
 
     async def _list(self) -> list[str]:
         prefix, after = shard_prefix(self._log, self._shard), record_key(self._log, self._shard, self._last_record())
@@ -102,15 +129,18 @@ class ShardInbox:
         instant = asyncio.get_running_loop().time()
         if self._listed_at is None:
             self._listed_at = instant
-        if is_claiming and instant - self._listed_at >= _QUIET_INTERVAL and self._scanning is None:
-            self._scanning = self._start(self._scan_quietly())
+        if is_claiming and self._scanning is None:
+            if instant - self._listed_at >= _BUSY_INTERVAL:
+                self._scanning = self._start(self._look(self.scan))
+            elif self._streams:
+                self._scanning = self._start(self._look(self.read_streams))
         batch = self._inbox.batch()
         return None if batch is None else IngestCall(batch, now)
 
-    async def _scan_quietly(self) -> None:
+    async def _look(self, how: Callable[[], Awaitable[object]]) -> None:
         try:
             with suppress(StorageError):  # the next commit tries again
-                await self.scan()
+                await how()
         finally:
             self._scanning = None
 
@@ -118,6 +148,7 @@ class ShardInbox:
         """Call when the transaction of the call is committed, or has changed nothing."""
         error = call.error
         if error is None:
+            self._expect_more(call.batch.consumed)
             self._start(self._clean_up(self._inbox.settled(call.batch)))
         elif isinstance(error, DamageFound):  # the next commit tries again without the damaged rows
             self._start(self._set_aside_rows(error.rows))
@@ -125,6 +156,12 @@ class ShardInbox:
             log.warning("submissions could not be added, and will be: %s", error)
         else:
             self._inbox.refuse(call.batch, error)
+
+    def _expect_more(self, consumed: Sequence[SubmissionNumber]) -> None:
+        now = asyncio.get_running_loop().time()
+        for producer, number in Counter(name.producer for name in consumed).items():
+            following = max(name.n for name in consumed if name.producer == producer) + 1
+            self._streams[producer] = _ActiveStream(following, min(number + 1, _MAX_WIDTH), now)
 
     async def _clean_up(self, keys: Sequence[str]) -> None:
         """Delete what was added, and read what follows."""
