@@ -83,6 +83,10 @@ async def test_an_option_of_another_layout_is_refused_when_the_layout_is_known(t
     await create(f"file://{tmp_path}?layout=log")
     with pytest.raises(InvalidSetting, match="'index_mode' is not an option of the layout `log`"):
         await opened(f"file://{tmp_path}?index_mode=hybrid")
+    with pytest.raises(InvalidSetting, match="'submit' needs the layout in the URL: layout=log"):
+        await opened(f"file://{tmp_path}?submit=inbox")
+    with pytest.raises(InvalidSetting, match="'mode' needs the layout in the URL: layout=one or layout=sqlite"):
+        await opened(f"file://{tmp_path}?mode=direct")
     engine = await opened(f"file://{tmp_path}?payload_limit=500000&versions=true")
     assert engine.payload_limit == 500_000
     await engine.close()

@@ -187,6 +187,9 @@ def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], 
         raise InvalidSetting(f"layout={layout!r} is not one of {', '.join(_OPTIONS)}")
     for name, _ in query:
         if name not in {"layout", *_OPTIONS[layout], *_BUCKET_OPTIONS}:
+            others = [f"layout={other}" for other, theirs in _OPTIONS.items() if name in theirs]
+            if others and not is_named(url):
+                raise InvalidSetting(f"{name!r} needs the layout in the URL: {' or '.join(others)}")
             known = ", ".join(_OPTIONS[layout])
             raise InvalidSetting(f"{name!r:.80} is not an option of the layout `{layout}`, which has {known}")
     from_environment = {name: variables[variable] for name, variable in _VARIABLES.items() if variables.get(variable)}
