@@ -119,6 +119,14 @@ def test_directories_of_dead_processes_are_removed_and_others_stay(temp: Path) -
     assert [path.name for path in temp.iterdir()] == ["qo-replica-of-another"]
 
 
+def test_directories_that_were_never_locked_are_removed_when_they_are_old(temp: Path) -> None:
+    for name in ("old", "new"):
+        (temp / f"qo-new-replica-{name}").mkdir()
+    os.utime(temp / "qo-new-replica-old", (1.0, 1.0))
+    Replica("log/x/00").close()
+    assert [path.name for path in temp.iterdir()] == ["qo-new-replica-new"]
+
+
 def test_a_process_that_ends_without_closing_removes_its_directory(temp: Path) -> None:
     subprocess.run([sys.executable, "-c", KEEPS_A_REPLICA], input=b"\n", check=True, capture_output=True)
     assert list(temp.iterdir()) == []

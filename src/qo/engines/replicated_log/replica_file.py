@@ -9,8 +9,10 @@ import shutil
 import sys
 import tempfile
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
+from qo.clock import system_clock
 from qo.errors import StorageError
 from qo.ids import new_token
 
@@ -22,6 +24,7 @@ _NEW_PREFIX = "qo-new-replica-"  # until the directory is locked
 _LOCK = "owner.lock"
 _DATABASE = "replica.sqlite"
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600  # modes
+_MAX_CREATION_TIME = 3600.0  # seconds
 _SPACE_FACTOR = 2  # a replica needs its size, and as much again for the write-ahead log or a copy
 
 
@@ -55,6 +58,10 @@ def remove_abandoned(parent: Path) -> None:
     """Remove the directories of processes that have died."""
     if sys.platform == "win32":
         return  # it has no such locks
+    for folder in parent.glob(f"{_NEW_PREFIX}*"):  # its owner died before it was locked
+        with suppress(OSError):
+            if system_clock() - folder.stat().st_mtime > _MAX_CREATION_TIME:
+                shutil.rmtree(folder, ignore_errors=True)
     for folder in parent.glob(f"{_PREFIX}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
