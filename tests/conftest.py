@@ -33,7 +33,7 @@ GROUPS = {
     "login": r"dashboard/test_login|web/test_oidc",
 }
 SERVERS = {"postgres": "postgres", "redis_server": "redis", "redis": "redis"}  # fixture or parameter: group
-LONG = r"docs/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue)|worker/test_poison"  # before all others
+LONG = r"docs/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue)"  # before all others
 GOODBYE = 60.0  # seconds
 
 

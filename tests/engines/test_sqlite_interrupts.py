@@ -1,9 +1,11 @@
 """An interrupt of plain code that submits (Ctrl-C, a time limit, a signal handler) leaves no lock and loses no task."""
 
+import ctypes
 import dis
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,6 +28,19 @@ class Interrupt(BaseException): ...
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "qo.db"
+
+
+@pytest.fixture(autouse=True)
+def _no_pending_exception() -> None:
+    """Clear a flag of the interpreter that a test of a worker may have left in this process.
+
+    It says that an exception waits for a thread, which may have ended. CPython 3.11 traces the same instruction forever
+    while it is set. It is cleared when a thread receives such an exception.
+    """
+    with suppress(Interrupt):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Interrupt))
+        while True:
+            pass
 
 
 _EVAL_POINTS = ("CALL", "RESUME", "JUMP_BACKWARD")
