@@ -9,7 +9,7 @@ REPS ?= 3
 TORTURE ?= 10
 
 # Engines that run only some of the random histories in `make test`.
-HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_redis_archive.py tests/engines/test_log_simulation.py
+HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_redis_archive.py tests/engines/test_log_simulation.py tests/engines/test_log_mutants.py
 SCRATCH = $(shell sh tests/servers/scratch.sh)
 
 # Containers often set this. Every process would then compile qo and its dependencies again, which doubles the duration of the tests.

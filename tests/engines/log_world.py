@@ -178,6 +178,7 @@ class Process:
     ) -> None:
         self.world, self.name, self._repairs, self.submit = world, name, repairs, submit
         self.dice = random.Random(world.dice.random())
+        self._own: list[str] = []
         self.line = SimulatedLine(world.store, self.dice)
         faults = Faults(
             self.dice.randrange(2**32), lost_request=0.03, lost_response=0.05, late=0.03, refused=0.03, slow=0.05
@@ -219,6 +220,7 @@ class Process:
                 raise
             await self.engine.add(tasks)  # new or not: both are right
         told |= {task.id for task in tasks}
+        self._own += [task.id for task in tasks]
 
     async def _work(self) -> None:
         tasks = await claim(self.engine, limit=self.dice.randint(1, 4), lease=LEASE, worker_id=self.name)
@@ -243,10 +245,9 @@ class Process:
                 assert not was_done or task.status is Status.COMPLETED, f"{self.name} sees an old {task}"
 
     async def _read_own(self) -> None:
-        known = sorted(self.world.submitted)
-        if known and self.dice.random() < 0.1:
-            for task in await self.engine.get(known[-1:]):
-                assert task is not None, f"{self.name} does not see its own {known[-1]}"
+        if self._own and self.dice.random() < 0.1:
+            for task in await self.engine.get(self._own[-1:]):
+                assert task is not None, f"{self.name} does not see its own {self._own[-1]}"
 
     async def _expire(self) -> None:
         lost = await self.engine.find(Filter(expired_for=0.0), limit=20)
