@@ -119,7 +119,7 @@ class ClaimContract:
             (left,) = await asyncio.gather(leaving, return_exceptions=True)
             if isinstance(left, list):  # the claim ended before it was cancelled
                 assert await engine.apply([release(task) for task in left]) == [True] * len(left)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (tasks := await claim(engine)):
                 await engine.wait(claim_request(), 0.05)
         assert [(task.id, task.failures) for task in tasks] == [(task_id(0), 0)]
@@ -132,7 +132,7 @@ class ClaimContract:
             if isinstance(left, list):  # the claim awaited fewer futures
                 assert await engine.apply([release(task) for task in left]) == [True] * len(left)
         tasks: list[Task] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while len(tasks) < 3:
                 await engine.wait(claim_request(), 0.05)
                 tasks += await claim(engine)

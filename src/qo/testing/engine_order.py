@@ -101,7 +101,7 @@ class ClaimOrderContract:
             if isinstance(left, list):  # the claim ended before it was cancelled
                 await engine.apply([release(task, None) for task in left])
         tasks: list[Task] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while {task.id for task in tasks} != {task_id("first"), task_id("second")}:
                 await engine.apply([release(task, None) for task in tasks])
                 await engine.wait(claim_request(limit=2), 0.05)
