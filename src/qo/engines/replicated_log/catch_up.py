@@ -13,9 +13,11 @@ from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.schema_upgrade import append_step
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.tail_proof import TailProof
+from qo.errors import StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")
 _MAX_WINDOW = 32  # records that are read at the same time
+_MAX_MERGED = 4  # merged records that are read at the same time; each may have megabytes
 _MAX_LOADS = 3  # of a replica in one run
 
 
@@ -78,7 +80,9 @@ class CatchUp:
                 return has_failed or self._live.position != before
             self._proof.reset()
             await self._live.drop()
-        raise DamagedRecord(f"{self._records.key(before.seq + 1)}: records are deleted faster than they can be read")
+        raise StorageError(
+            f"{self._records.key(before.seq + 1)}: records are deleted faster than they are read; try again"
+        )
 
     async def _is_superseded(self, key: str, problem: object) -> bool:
         """Whether an image contains what a damaged record contained. If none does, ask a live replica for one."""
@@ -121,10 +125,14 @@ class CatchUp:
     async def _apply_merged(self) -> bool:
         """Apply the merged records that follow, for a replica that is far behind. Returns whether there were any."""
         seq = self._live.position.seq
-        path = chosen(seq, await self._merged.ranges(seq))[:_MAX_WINDOW]
+        path = chosen(seq, await self._merged.ranges(seq))
         try:
-            merged = _unbroken(await in_parallel(self._merged.get, path))
-            await self._apply(merged)
+            for at in range(0, len(path), _MAX_MERGED):
+                some = path[at : at + _MAX_MERGED]
+                merged = _unbroken(await in_parallel(self._merged.get, some))
+                await self._apply(merged)
+                if len(merged) < len(some):
+                    break
         except (DamagedFrame, UnappliableRecord) as error:
             log.warning("merged records cannot be used; reading the original ones: %s", error)
         return self._live.position.seq > seq
