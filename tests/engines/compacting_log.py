@@ -11,6 +11,8 @@ from qo.forwarding_engine import ForwardingEngine
 from qo.model import Added, Change, NewTask
 
 SMALL_BLOCKS = LogOptions(block_size=4, image_threshold=1, min_record_age=0.0, trust=0.0)
+# Several processes need some time to read what others delete.
+SHARED_BLOCKS = LogOptions(block_size=4, image_threshold=1, min_record_age=4.0, trust=1.0)
 _REPAIR_INTERVAL = 2  # calls of add or apply
 
 
@@ -39,6 +41,10 @@ def compacting_log(bucket: Bucket, clock: Clock | None = None) -> Engine:
     return CompactingEngine(ReplicatedLogEngine(bucket, SMALL_BLOCKS, clock=clock))
 
 
+def shared_compacting_log(bucket: Bucket) -> Engine:
+    return CompactingEngine(ReplicatedLogEngine(bucket, SHARED_BLOCKS))
+
+
 def open_compacting_log(url: str) -> Engine:
     """The engine of a URL with `layout=log`, for processes that are killed. Their options must not be in the URL."""
-    return compacting_log(open_bucket(url.replace("?layout=log", "").replace("&layout=log", "")))
+    return shared_compacting_log(open_bucket(url.replace("?layout=log", "").replace("&layout=log", "")))

@@ -19,7 +19,7 @@ from qo.model import Filter, Status, complete
 from qo.testing.samples import claim, new
 from tests.buckets.power_cut import Disk
 from tests.conditions import delay
-from tests.engines.compacting_log import compacting_log, open_compacting_log
+from tests.engines.compacting_log import compacting_log, open_compacting_log, shared_compacting_log
 from tests.engines.killing import check, kill_again_and_again, kills, new_dice
 from tests.engines.log_checker import check_bucket
 from tests.servers.process import KEYS, S3Place
@@ -76,7 +76,7 @@ async def _cut_again_and_again(folder: Path, dice: random.Random) -> int:
     disk, told = Disk(root.parent), Acknowledged()
 
     async def work(number: int) -> None:
-        engine = compacting_log(FolderBucket(root))
+        engine = shared_compacting_log(FolderBucket(root))
         for n in range(ROUNDS):
             await _turn(engine, 100 * number + n, told)
         await engine.close()
