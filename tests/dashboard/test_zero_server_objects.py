@@ -103,11 +103,12 @@ async def test_what_is_not_ours_hides_nothing(place: Place, client: Client, sour
     assert [worker["id"] for worker in await source.get("return source.workers();")] == ["crane-7"]
 
 
-async def test_a_computer_whose_clock_is_wrong_goes_by_the_stores(store: Store, tab: Tab) -> None:
+@pytest.mark.parametrize("hours", [3, 30, -30])  # 30: on a day for which the link has no key
+async def test_a_computer_whose_clock_is_wrong_goes_by_the_stores(store: Store, tab: Tab, hours: int) -> None:
     place = store.place()
     async with opened(place) as client:
         task_id = await task_in(client, Status.FAILED)
-        await tab.page.clock.install(time=system_clock() + 3 * 3600)
+        await tab.page.clock.install(time=system_clock() + hours * 3600)
         source = await Source.on(tab.page, place, place.link("--write"))
         await source.get("return source.act('replay', {ids: [argument]});", task_id)
         task = await client.get(task_id)

@@ -139,8 +139,10 @@ export class S3 {
       for (let attempt = 1; ; attempt += 1) {
         try {
           const {offset} = this.clock;
+          const guessed = !this.clock.isSet && this.#signer && !this.#signer.covers(this.clock.now());
           const answer = await this.#send(method, key, query, headers, body);
-          if (answer.status === 403 && attempt === 1 && Math.abs(this.clock.offset - offset) > MAX_SKEW) continue;
+          const wasWrong = guessed || Math.abs(this.clock.offset - offset) > MAX_SKEW;
+          if (answer.status === 403 && attempt === 1 && wasWrong) continue;
           if (!isBusy(answer.status) || !repeat || attempt === MAX_ATTEMPTS) return answer;
         } catch (error) {
           if (error.code !== 'no_answer' || !repeat || attempt === MAX_ATTEMPTS) throw error;
@@ -158,9 +160,15 @@ export class S3 {
     this.#underWay += 1;
   }
 
+  /** Before the store has told its time, a moment for which there is a key: the clock of this computer may be wrong. */
+  #now() {
+    const now = this.clock.now();
+    return this.#signer && !this.clock.isSet ? this.#signer.nearest(now) : now;
+  }
+
   async #send(method, key, query, headers, body) {
     const sentAt = this.clock.clock();
-    const now = this.clock.now();
+    const now = this.#now();
     if (this.expires && this.clock.isSet && now > this.expires) {
       throw new StoreError('expired', 'this link has expired; create a new one');
     }

@@ -6,6 +6,7 @@
 // midnight (UTC).
 
 const encoder = new TextEncoder();
+const LAST_SECOND = 24 * 3600 - 1; // of a day
 
 export const EMPTY_HASH = 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855';
 
@@ -75,8 +76,22 @@ export class Signer {
     return this.#keys.map(([date]) => date).sort().at(-1) ?? '';
   }
 
+  /** The moment within the days of the keys that is nearest to `at`, in seconds. */
+  nearest(at) {
+    const days = this.#keys.map(([date]) => Date.parse(date.replace(/(....)(..)(..)/, '$1-$2-$3')) / 1000);
+    return days.length ? Math.min(Math.max(at, Math.min(...days)), Math.max(...days) + LAST_SECOND) : at;
+  }
+
+  covers(at) {
+    return this.#find(stamp(at).slice(0, 8)) !== undefined;
+  }
+
+  #find(date) {
+    return this.#keys.find(([day]) => day === date);
+  }
+
   #key(date) {
-    const found = this.#keys.find(([day]) => day === date);
+    const found = this.#find(date);
     if (!found) throw Object.assign(new Error('this link has expired; create a new one'), {code: 'expired'});
     return found[1];
   }
