@@ -2,22 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import apsw
 import pytest
 
 from qo.client import Client
+from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine, file_locks
 from qo.engines.sqlite.connection_thread import ConnectionThread
 from qo.errors import NewerFormat, OutcomeUnknown, StorageError
 from qo.sqlite_tables.header import VERSION
 from qo.testing.samples import new, task_id
 from tests.conditions import until
-from tests.engines.direct_writers import opened, rows, write_locked
+from tests.engines.direct_writers import direct, opened, rows, write_locked
 from tests.engines.file_users import during_commits
 from tests.engines.test_sqlite_faults import FailingDisk, FailingFile
 
@@ -119,6 +121,31 @@ async def test_threads_that_close_the_engine_lose_nothing(path: Path) -> None:
         await engine.close()
         await asyncio.gather(*threads)
     assert rows(path).keys() >= acknowledged
+
+
+def test_a_caller_that_comes_after_close_unlocks_nothing_of_others(path: Path) -> None:
+    with opened(path), ExitStack() as stack:
+        is_due = False
+
+        def clock() -> float:
+            """Read between the moment at which a caller finds the engine open and its write."""
+            nonlocal is_due
+            if is_due:
+                is_due = False
+                closing = Thread(target=lambda: asyncio.run(engine.close()))
+                closing.start()
+                closing.join()
+                stack.enter_context(write_locked(path))  # with the descriptors of the closed engine
+            return system_clock()
+
+        engine = SqliteEngine(path, clock)
+        asyncio.run(engine.open())
+        engine.add_directly([new("before")])
+        is_due = True
+        with pytest.raises(StorageError, match="closed"):
+            engine.add_directly([new("late")])
+        connection, _ = stack.enter_context(direct(path))
+        assert not connection.add(new("refused"), 0.0), "the late caller unlocked the file"
 
 
 # --- disks and files

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -46,13 +46,17 @@ def _no_pending_exception() -> None:
 _EVAL_POINTS = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 
-class InterruptAt:
-    """Raises Interrupt at one of the points at which CPython runs signal handlers: after a call, and at the start of a
+class SignalAt:
+    """Handles a signal at one of the points at which CPython runs signal handlers: after a call, and at the start of a
     function. A call that raised has no such point.
     """
 
-    def __init__(self, number: int) -> None:
-        self._left, self._previous = number, dict[FrameType, str]()
+    def __init__(self, number: int, handle: Callable[[], None]) -> None:
+        self._left, self._handle, self._previous = number, handle, dict[FrameType, str]()
+
+    @property
+    def is_handled(self) -> bool:
+        return self._left <= 0
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         if Path(frame.f_code.co_filename) != Path(direct_connection.__file__):
@@ -65,20 +69,24 @@ class InterruptAt:
             if previous.startswith(_EVAL_POINTS) and name != "PUSH_EXC_INFO":
                 self._left -= 1
                 if self._left == 0:
-                    raise Interrupt
+                    self._handle()
         return self
 
 
-def _interrupted(number: int, add: Callable[[], object]) -> bool:
+def _interrupt() -> None:
+    raise Interrupt
+
+
+def _interrupted(number: int, add: Callable[[], object], handle: Callable[[], None] = _interrupt) -> bool:
     """Whether there is such a point."""
-    sys.settrace(InterruptAt(number))
+    signal_at = SignalAt(number, handle)
+    sys.settrace(signal_at)
     try:
-        add()
-    except Interrupt:
-        return True
+        with suppress(Interrupt):
+            add()
     finally:
         sys.settrace(None)
-    return False
+    return signal_at.is_handled
 
 
 def test_an_interrupt_at_any_point_leaves_no_lock(path: Path) -> None:
@@ -103,6 +111,27 @@ def test_an_interrupt_of_a_write_that_found_a_lock_leaves_none(path: Path) -> No
             assert not connection.add(new("refused"), 0.0)
         assert engine.add_directly([new("last")]) == [(task_id("last"), True)]
     assert rows(path) == {task_id("first"): 1, task_id("last"): 1}
+
+
+@pytest.mark.parametrize("conflict", ["none", "a repeated id", "a locked file"])
+def test_a_signal_handler_may_submit_at_any_point(path: Path, conflict: str) -> None:
+    with opened(path), direct(path) as (connection, lock), ExitStack() as stack:
+        if conflict == "a locked file":
+            stack.enter_context(write_locked(path))
+        answers, points = list[bool](), 0
+
+        def submit() -> None:
+            assert not lock.locked(), "the submit would wait for the code that it has interrupted"
+            answers.append(connection.add(new(1000 + points), 0.0))
+
+        def add() -> None:
+            assert connection.add(new("first" if conflict == "a repeated id" else points), 0.0) == (conflict == "none")
+
+        while _interrupted(points + 1, add, submit):
+            points += 1
+            assert not lock.locked()
+        assert points > 5
+        assert answers == [conflict != "a locked file"] * points
 
 
 def test_interrupts_by_signals_lose_nothing_and_repeat_nothing(path: Path) -> None:

@@ -4,16 +4,15 @@ CPython runs signal handlers and raises asynchronous exceptions (Ctrl-C, a time 
 be locked between two bytecodes: the code that was interrupted may never continue, and a signal handler that waits for
 another thread would wait for the interrupted code. Therefore one bytecode takes the locks, writes and releases the
 locks. `tuple(starmap(call, steps))` calls functions of C one after the other in C. The write is one statement, and so
-is its transaction. If a step raises, the first bytecodes of the handler release the locks: CPython does not interrupt
-between an exception, the beginning of its handler, and the end of the first call in it.
+is its transaction. If a step raises, the first call of the handler releases all locks in the same way: CPython does not
+interrupt between an exception, the beginning of its handler, and the end of the first call in it. It does after that.
 
 No step may run Python code. The connection has no busy handler: a caller that finds a lock taken leaves its task to the
 thread of the engine's other connection.
 """
 
 from collections.abc import Callable
-from functools import partial
-from itertools import starmap
+from itertools import chain, starmap
 from operator import call
 from pathlib import Path
 from threading import Lock
@@ -53,8 +52,7 @@ class DirectConnection:
         # A cursor of its own: creating one could start the garbage collector, and finalizers run Python code.
         self._cursor = self.db.cursor()
         self.file_locks = file_locks
-        unlock: _Steps = file_locks.unlock or ((int,), (int,))
-        self._unlock_index, self._unlock_file = (partial(function, *values) for function, *values in unlock)
+        self._unlock = list(file_locks.unlock)  # empty once closed: another engine may use the descriptors then
         self._before: _Steps = ((self.db.changes,), *file_locks.lock)  # `changes` raises if the connection is closed
 
     def add(self, new: NewTask, now: float) -> bool:
@@ -90,27 +88,28 @@ class DirectConnection:
 
     def _write(self, row: tuple[object, ...]) -> bool:
         is_free = [True]  # empty while this call holds the locks
+        end: _Steps = ((is_free.append, True), (self._lock.release,))
         steps: _Steps = (
             (self._lock.__enter__,),
             (is_free.clear,),
             *self._before,
             (self._cursor.execute, _ADD, row),
-            *self.file_locks.unlock,
-            (is_free.append, True),
-            (self._lock.release,),
+            *self._unlock,
+            *end,
         )
+        release = starmap(call, chain(self._unlock, end))  # reads the list when it is called
         try:
             tuple(starmap(call, steps))
         except BaseException as error:
             if is_free:  # an interrupt before or after the steps
                 raise
             try:
-                self._unlock_index()
-            finally:
+                tuple(release)
+            finally:  # the steps after one that raised
                 try:
-                    self._unlock_file()
+                    tuple(release)
                 finally:
-                    self._lock.release()
+                    tuple(release)
             if isinstance(error, apsw.IOError):
                 # The log may hold the commit although the flush failed, and a crash could bring it back.
                 raise to_qo_error(self._path, error, OutcomeUnknown) from error
@@ -120,5 +119,7 @@ class DirectConnection:
         return True
 
     def close(self) -> None:
+        """A caller that comes later finds the connection closed, and unlocks nothing."""
         with self._lock:
             self.db.close()
+            self._unlock.clear()
