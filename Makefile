@@ -34,7 +34,7 @@ test: $(VENV)/developer  ## run all checks and tests: style, types, architecture
 torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
 	TMPDIR=$(SCRATCH) QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
-	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py) $(HISTORIES))
+	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py) $(HISTORIES) tests/dashboard/test_injections.py)
 
 # Each test process would compile all tests and all packages at the same time as the others. Here it happens once.
 compile: $(VENV)/developer

@@ -28,6 +28,8 @@ OPTIONS = {
 EVERY = bool(os.environ.get("QO_TORTURE"))  # other tests cover the remaining combinations on other buckets
 IN_A_FOLDER = [*OPTIONS.values(), *([f"{OPTIONS['tasks']}&versions=true"] if EVERY else [])]
 KILLED_ON_SEAWEED = list(OPTIONS) if EVERY else ["tasks"]
+# test_chaos.py kills workers of `tasks` in a folder.
+WORKERS_IN_A_FOLDER = list(OPTIONS) if EVERY else ["one", "sqlite", "log"]
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ async def test_killed_processes_lose_nothing_on_seaweed(layout: str, tmp_path: P
 
 
 @pytest.mark.timeout(180 + 10 * WORKERS)
-@pytest.mark.parametrize("layout", OPTIONS)
+@pytest.mark.parametrize("layout", WORKERS_IN_A_FOLDER)
 async def test_another_worker_finishes_the_tasks_of_killed_workers_once_in_a_folder(
     layout: str, tmp_path: Path
 ) -> None:
