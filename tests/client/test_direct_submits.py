@@ -16,6 +16,7 @@ from qo.engines.sqlite.engine import SqliteEngine
 from qo.errors import KeyReused, OutcomeUnknown, StorageError, TaskNotFound, WrongStatus
 from qo.model import Added, NewTask, Status
 from qo.sync import SyncClient
+from tests.alarms import on_alarm
 from tests.client.scripts import run_script
 from tests.conditions import wait_until
 
@@ -221,13 +222,8 @@ def test_an_interrupt_ends_the_wait_of_its_own_caller_only() -> None:
     owner, answers = ConnectionThread("test", stub.serve), list[object]()
     others = _in_threads(owner, 1, answers)
     assert stub.entered.wait(30)  # the thread of the connection is at work
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(KeyboardInterrupt):
-            owner.call(lambda _: "interrupted")
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    with on_alarm(signal.default_int_handler, 0.05), pytest.raises(KeyboardInterrupt):
+        owner.call(lambda _: "interrupted")
     stub.gate.set()
     others[0].join()
     assert answers == [0] and owner.call(lambda _: 2) == 2
@@ -260,14 +256,9 @@ def test_a_signal_handler_may_use_the_client_whose_write_it_interrupts(engine: R
             handled.append(1)
             signal.setitimer(signal.ITIMER_REAL, 0.02)  # a fixed interval would interrupt a slow handler by itself
 
-        previous = signal.signal(signal.SIGALRM, handle)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
+        with on_alarm(handle, 0.001):
             while len(handled) < 10:
                 client.enqueue("t")
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
         assert client.stats()["pending"] >= 1 + 2 * 10
 
 

@@ -19,6 +19,7 @@ from qo.client import Client
 from qo.engines.sqlite import SqliteEngine, direct_connection
 from qo.sync import SyncClient
 from qo.testing.samples import new, task_id
+from tests.alarms import on_alarm
 from tests.engines.direct_writers import direct, opened, rows, write_locked
 
 
@@ -148,18 +149,13 @@ def test_interrupts_by_signals_lose_nothing_and_repeat_nothing(path: Path) -> No
 
     with opened(path) as engine, opened(path) as other:
         acknowledged, interrupted = list[int](), 0
-        previous = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
-        try:
+        with on_alarm(interrupt, 0.0007, 0.0007):
             for n in range(300):
                 left = 2
                 with suppress(Interrupt):
                     engine.add_directly([new(n)])
                     acknowledged.append(n)
                 interrupted += left < 2
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
         assert interrupted > 10
         assert engine.add_directly([new("one")]) == [(task_id("one"), True)]
         assert other.add_directly([new("two")]) == [(task_id("two"), True)]
@@ -186,14 +182,9 @@ def test_a_signal_handler_may_submit_to_every_client_of_the_file(path: Path) -> 
 
         client.enqueue("t")
         other.enqueue("t")
-        previous = signal.signal(signal.SIGALRM, handle)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
+        with on_alarm(handle, 0.001):
             while handled < 20:
                 client.enqueue("t")
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
 
 
 @contextmanager
