@@ -111,7 +111,8 @@ def test_a_worker_claims_ahead_of_each_type_what_starts_within_a_moment() -> Non
     pace.ended("b", 0.5)
     pace.ended("c", 60.0)
     assert (pace.ahead_of("a"), pace.ahead_of("b"), pace.ahead_of("c")) == (500, 2, 0)
-    pace.claimed(took=1.0)
+    for _ in range(2):
+        pace.claimed(took=1.0)
     assert (pace.ahead_of("b"), pace.ahead_of("c")) == (20, 0)
 
 
@@ -148,7 +149,19 @@ def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:
     _end(pace, 200)
     pace.claimed(took=0.01)
     assert pace.ahead() == 40
-    pace.claimed(took=0.025)
+    for _ in range(2):
+        pace.claimed(took=0.025)
     assert pace.ahead() == 80
-    pace.claimed(took=30.0)  # others may be free by then
+    for _ in range(2):
+        pace.claimed(took=30.0)  # others may be free by then
     assert pace.ahead() == 400
+
+
+def test_a_single_slow_claim_does_not_make_a_worker_hoard_tasks() -> None:
+    clock = ManualClock()
+    pace = Prefetch(500, 10, clock)
+    clock.advance(0.5)
+    _end(pace, 200)
+    for took in (30.0, 0.001, 30.0, 0.001):
+        pace.claimed(took)
+        assert pace.ahead() == 40

@@ -31,7 +31,7 @@ class Prefetch:
     def __init__(self, limit: int, slots: int, clock: Clock) -> None:
         self._limit, self._slots, self._clock = limit, slots, clock
         self._since, self._ended, self._rate = clock(), 0, 0.0
-        self._horizon = HORIZON
+        self._horizon, self._previous_claim = HORIZON, 0.0  # both in seconds
         self._usual: dict[str, float] = {}  # average seconds of a run, by type
 
     def ended(self, type: str, took: float) -> None:
@@ -40,8 +40,12 @@ class Prefetch:
         self._usual[type] = usual + (took - usual) * _RUN_TIME_WEIGHT
 
     def claimed(self, took: float) -> None:
-        """Adapt to a claim that took `took` seconds: the prefetched tasks should last for several claims."""
-        self._horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * took))
+        """Adapt to a claim that took `took` seconds: the prefetched tasks should last for several claims.
+
+        A single slow claim says little about the next ones, so the quicker one of the last two counts.
+        """
+        usual, self._previous_claim = min(took, self._previous_claim), took
+        self._horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * usual))
 
     def ahead(self) -> int:
         """How many tasks to hold beyond the running ones, if all are quick."""
