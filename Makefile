@@ -9,7 +9,7 @@ REPS ?= 3
 TORTURE ?= 10
 
 # Engines that run only some of the random histories in `make test`.
-HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_redis_archive.py tests/engines/test_log_simulation.py tests/engines/test_log_mutants.py
+HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_log_simulation.py tests/engines/test_log_mutants.py
 SCRATCH = $(shell sh tests/servers/scratch.sh)
 
 # Containers often set this. Every process would then compile qo and its dependencies again, which doubles the duration of the tests.
@@ -26,13 +26,13 @@ demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, rep
 
 test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests
 	@$(MAKE) --no-print-directory -j2 check model $(VENV)/servers
-	TMPDIR=$(SCRATCH) \
+	TMPDIR="$(SCRATCH)" \
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/model
 
 torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
-	TMPDIR=$(SCRATCH) QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
+	TMPDIR="$(SCRATCH)" QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
 	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py) $(HISTORIES) tests/dashboard/test_injections.py)
 

