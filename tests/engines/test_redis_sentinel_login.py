@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,11 +19,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from redis import Redis
+from redis.connection import SSLConnection
 
 import qo
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
 from qo.errors import StorageError
+from qo.testing.samples import new, task_id
 from tests.servers.redis import Server, program
 
 LOGIN = "sentinel_username=watcher&sentinel_password=watched&service=mymaster"
@@ -140,6 +144,35 @@ async def test_sentinels_and_servers_use_tls_and_their_certificates_are_checked(
         async with qo.connect(url) as client:
             submitted = await client.enqueue("t")
             assert [task.id for task in await client.dequeue("t")] == [submitted.id]
+
+
+async def test_plain_code_submits_over_one_connection_with_tls(
+    fleet: Fleet, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    connections = list[SSLConnection]()
+    connect: Any = SSLConnection.connect  # the driver is only partly typed
+
+    def count(connection: SSLConnection) -> None:
+        connections.append(connection)
+        connect(connection)
+
+    monkeypatch.setattr(SSLConnection, "connect", count)
+    async with ending_tls(fleet.server.port, certificate) as port:
+        engine = RedisEngine(address_of(f"rediss://tasks:opened@127.0.0.1:{port}/0?prefix=direct"))
+        await engine.open()
+        large = b'"' + b"x" * 200_000 + b'"'
+        for n, payload in enumerate([b"1", b"2", large, b"4"]):
+            added = await asyncio.to_thread(engine.add_directly, [new(n, payload=payload)])
+            assert added == [(task_id(n), True)]
+        assert len(connections) == 1
+        with Redis(port=fleet.server.port, username="tasks", password="opened") as server:
+            server.client_kill_filter(_type="normal", skipme=True)
+        assert await asyncio.to_thread(engine.add_directly, [new(4)]) == [(task_id(4), True)]
+        assert len(connections) == 2
+        (stored,) = await engine.get([task_id(2)])
+        assert stored is not None and stored.payload == large
+        await engine.close()
 
 
 def test_the_login_of_sentinels_is_never_shown() -> None:

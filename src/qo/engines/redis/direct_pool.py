@@ -47,7 +47,9 @@ class _Exchange:
     def begin(self) -> None:
         """Call after `connect`, which logs in."""
         self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
-        self._poll = select.poll() if hasattr(select, "poll") else None  # not on Windows
+        # Not on Windows. TLS may have read more from the socket than was asked for, and receives more than replies.
+        is_plain = not isinstance(self, SSLConnection)
+        self._poll = select.poll() if is_plain and hasattr(select, "poll") else None
         if self._poll is not None:
             self._poll.register(self._sock, select.POLLIN)
 
