@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from qo.buckets.folder.files import new_version, write_file
@@ -14,6 +15,8 @@ from qo.clock import system_clock
 from qo.damage import QUARANTINE
 from qo.engines import open_engine
 from qo.model import ANY
+from qo.notes import Controls, KnownTypes, Leader, WorkerNote
+from qo.stats.rows import StatsDocument
 from tests.web.serving import in_process
 
 PAGES = (
@@ -51,6 +54,29 @@ async def test_notes_of_any_content(shift: int) -> None:
     for name, data in kinds.items():
         await client.engine.write_note(name, data, expected=ANY)
     await check_pages(client, {name: data[:60] for name, data in kinds.items()})
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_one_bad_note_hides_no_other(number: int) -> None:
+    now, bad = system_clock(), NAMES[number]
+    documents = (
+        Controls(paused=True),
+        KnownTypes(types=frozenset({"t"})),
+        Leader(holder="m"),
+        WorkerNote(worker_id="w", started_at=now, last_heartbeat=now, capacity=1),
+        StatsDocument(intervals=[]),
+        StatsDocument(intervals=[]),
+    )
+    client = Client(open_engine("memory://"))
+    for name, document in zip(NAMES, documents, strict=True):
+        data = DEEP if name == bad else msgspec.json.encode(document)
+        await client.engine.write_note(name, data, expected=ANY)
+    await check_pages(client, bad)
+    async with in_process(client) as http:
+        workers = (await http.get("/api/v1/workers")).json()["workers"]
+        controls = (await http.get("/api/v1/controls")).json()
+    assert [worker["worker_id"] for worker in workers] == ([] if bad == "workers/w" else ["w"])
+    assert controls["paused"]["all"] == (bad != "control")
 
 
 async def _filled(url: str) -> None:
