@@ -8,6 +8,7 @@ import pytest
 
 from qo.app import DEFAULT_URL, App, background_of
 from qo.client import Settings
+from qo.client.describe import describe
 from qo.errors import InvalidSetting, InvalidTask, StorageError
 from tests.client.scripts import run_script
 
@@ -82,6 +83,12 @@ def test_settings_of_the_app_hold_for_its_tasks() -> None:
     with pytest.raises(InvalidTask, match=r"^payload: is .* the limit is 10"):
         send.enqueue("somebody")
     app.close()
+
+
+def test_a_limit_shorter_than_null_still_accepts_what_fits() -> None:
+    assert describe(Settings(payload_limit=2), "t", b"[]").payload == b"[]"
+    with pytest.raises(InvalidTask, match="the limit is 2"):
+        describe(Settings(payload_limit=2), "t", b"[1]")
 
 
 async def test_waiting_on_the_apps_own_loop_is_refused_instead_of_hanging(app: App) -> None:

@@ -90,7 +90,10 @@ class WriterFairness:
         first_backoff: float = _BACKOFF_FACTOR,
         gap_factor: float = _GAP_FACTOR,
     ) -> None:
-        """Both are durations, in attempts and in read-modify-write cycles. The back-off doubles with each conflict."""
+        """`first_backoff`: the longest back-off after the first conflict of a write, in attempts; it doubles.
+
+        `gap_factor`: the duration of a gap, in read-modify-write cycles.
+        """
         self._signal, self._first_backoff, self._gap_factor = signal, first_backoff, gap_factor
         self._ended = self._writing_since = self._contended_until = float("-inf")
         self._cycle_duration = 0.0  # of one read-modify-write cycle

@@ -36,7 +36,10 @@ from qo.worker.shutdown import Shutdown, StopSignal
 from qo.worker.store_calls import StoreCalls, abandon, ended, idle_interval
 from qo.worker.unknown_types import UnknownTypes
 
-_HEARTBEAT_INTERVAL = 0.5  # seconds
+log = logging.getLogger("qo.worker")
+
+_LOOP_HEARTBEAT_INTERVAL = 0.5  # seconds, in the event loop
+_HEARTBEAT_INTERVAL = 0.25  # seconds, in the thread of `WorkerHeartbeat`
 _LAST_CLAIM_TIMEOUT = 2.0  # seconds for a claim in progress when the worker is stopped
 _CANCEL_TIMEOUT = 0.5  # seconds for cancelled background tasks to end
 
@@ -237,7 +240,7 @@ class Worker:
     async def _heartbeat(self) -> None:
         while True:
             self.alive_at = self._clock()
-            await asyncio.sleep(_HEARTBEAT_INTERVAL)
+            await asyncio.sleep(_LOOP_HEARTBEAT_INTERVAL)
 
 
 def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
@@ -283,10 +286,6 @@ async def _unless_failed(main: Coroutine[Any, Any, None], background: list[async
             task.result()
 
 
-log = logging.getLogger("qo.worker")
-INTERVAL = 0.25  # seconds
-
-
 class WorkerHeartbeat:
     """Records in the run table when this thread and the worker's event loop last ran."""
 
@@ -299,7 +298,7 @@ class WorkerHeartbeat:
         threading.Thread(target=self._beat, name="qo-heartbeat", daemon=True).start()
 
     def _beat(self) -> None:
-        while not self._over.wait(INTERVAL):
+        while not self._over.wait(_HEARTBEAT_INTERVAL):
             if not self._has_descriptors():
                 end_process(BROKEN)  # the store's connections are closed too, or their descriptors are reused
             self._table.beat(self._clock(), self._worker.alive_at)

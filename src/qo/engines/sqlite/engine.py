@@ -1,4 +1,4 @@
-"""The SQLite engine: two connection threads and a watch behind the engine port."""
+"""The SQLite engine: two connection threads, a watch and a connection for direct callers behind the engine port."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ log = logging.getLogger("qo.engines")
 
 
 class _OpenEngine:
-    """An open engine: a writer, a reader and a watch, each with its own connection."""
+    """An open engine: a writer, a reader, a watch and, once used, direct callers, each with its own connection."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         check_file(path)

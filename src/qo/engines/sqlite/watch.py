@@ -39,7 +39,7 @@ class FileWatch:
         self._interval = _MIN_INTERVAL
 
     def notify(self) -> None:
-        """Wake all waiters: this engine wrote something claimable. Called from the writer's thread."""
+        """Wake all waiters: this engine wrote something claimable. Called from the thread that wrote it."""
         self._changes += 1
         for loop in list(self._sleepers):
             try:
