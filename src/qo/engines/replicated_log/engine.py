@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from qo.bucket import Bucket
@@ -13,12 +14,14 @@ from qo.engine import Engine, Snapshot
 from qo.engines.note_objects import NoteObjects
 from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.quarantine import Quarantine
+from qo.engines.replicated_log.checkpoint import DamagedCheckpoint
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
 from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
 from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.record_store import WatchedBucket
 from qo.engines.replicated_log.runner import Runner, run_inline
 from qo.engines.replicated_log.shared_runs import SharedRuns
+from qo.engines.replicated_log.submissions import MAX_PAYLOADS, in_parts
 from qo.engines.replicated_log.tail_proof import ProofStart
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
@@ -57,6 +60,7 @@ class ReplicatedLogEngine(Engine):
         self._bucket, self._options = bucket, options or LogOptions()
         self._clock = clock or bucket.now
         self._process = os.getpid()
+        self._failures = 0  # requests
         self._new_runner, self._elapsed, self._wall = new_runner, elapsed, wall
         self._shard: LogShard | None = None
         self._searches, self._creations = SharedRuns(self._search), SharedRuns(self._create)
@@ -80,6 +84,7 @@ class ReplicatedLogEngine(Engine):
     # --- the log
 
     def _distrust(self) -> None:
+        self._failures += 1
         if self._shard is not None:
             self._shard.distrust()
 
@@ -103,12 +108,13 @@ class ReplicatedLogEngine(Engine):
     async def _create(self) -> LogShard:
         if self._shard is not None:
             return self._shard
-        start = ProofStart(self._elapsed(), self._wall())
+        start, failures = ProofStart(self._elapsed(), self._wall()), self._failures
         meta = await read_meta(self._bucket)
         if meta is not None:
             return self._use(meta)
         meta = await create_log(self._bucket, self._options.shard_count, self._clock())
-        if self._shard is None:  # otherwise a read has found the log meanwhile
+        # Otherwise the machine may have slept, or a read has found the log meanwhile.
+        if self._failures == failures and self._shard is None:
             self._use(meta).begin_empty(start)
         self._poller.wake()
         return self._use(meta)
@@ -153,15 +159,14 @@ class ReplicatedLogEngine(Engine):
         shard = await self._created()
         if await self._use_inbox(shard, tasks):
             return await shard.submit(tasks)
-        added: list[Added] = []
-        for some in _batches(tasks, lambda task: len(task.payload)):
-            added += await shard.add(some)
-        return added
+        return [*chain.from_iterable(await in_parts(_batches(tasks, lambda task: len(task.payload)), shard.add))]
 
     async def _use_inbox(self, shard: LogShard, tasks: Sequence[NewTask]) -> bool:
         """Whether another process adds the tasks. Nobody learns then whether one of them existed before."""
         mode = self._options.submit
-        if mode is SubmitMode.DIRECT or any(task.idempotency_key is not None for task in tasks):
+        if mode is SubmitMode.DIRECT:
+            return False
+        if any(task.idempotency_key is not None or len(task.payload) > MAX_PAYLOADS for task in tasks):
             return False
         if mode is SubmitMode.INBOX:
             return True
@@ -173,6 +178,8 @@ class ReplicatedLogEngine(Engine):
         if self._image_size is None:
             try:
                 self._image_size = await shard.image_size()
+            except DamagedCheckpoint:
+                raise
             except Refused:  # the credentials of a producer allow it to submit, and not to read
                 self._image_size = sys.maxsize
         return self._image_size > _MAX_LOADED_BYTES
@@ -186,10 +193,8 @@ class ReplicatedLogEngine(Engine):
         shard = await self._found()
         if shard is None:
             return [False] * len(changes)
-        applied: list[bool] = []
-        for some in _batches(changes, lambda change: len(change.result or b"")):
-            applied += await shard.apply(some)
-        return applied
+        parts = _batches(changes, lambda change: len(change.result or b""))
+        return [*chain.from_iterable(await in_parts(parts, shard.apply))]
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)

@@ -66,6 +66,7 @@ class ShardInbox:
         self._listed_at: float | None = None
         self._found_at: float | None = None
         self._streams: dict[str, _ActiveStream] = {}  # by producer
+        self._moves = 0  # submissions that were added or set aside
         self._background: set[asyncio.Task[None]] = set()
         self._scanning: asyncio.Task[None] | None = None
 
@@ -96,10 +97,7 @@ class ShardInbox:
 
     async def read_streams(self) -> None:
         """Read the next submission of each active producer, which is sooner found so than by a listing."""
-        now = asyncio.get_running_loop().time()
-        self._streams = {
-            name: stream for name, stream in self._streams.items() if now - stream.active_at < _ACTIVE_TIME
-        }
+        self._forget_streams(asyncio.get_running_loop().time())
         if 0 < len(self._streams) <= _MAX_STREAMS:
             self._inbox.notice(
                 submission_key(self._log, self._shard, producer, n)
@@ -148,6 +146,7 @@ class ShardInbox:
         """Call when the transaction of the call is committed, or has changed nothing."""
         error = call.error
         if error is None:
+            self._moves += call.batch.moves
             self._expect_more(call.batch.consumed)
             self._start(self._clean_up(self._inbox.settled(call.batch)))
         elif isinstance(error, DamageFound):  # the next commit tries again without the damaged rows
@@ -159,9 +158,15 @@ class ShardInbox:
 
     def _expect_more(self, consumed: Sequence[SubmissionNumber]) -> None:
         now = asyncio.get_running_loop().time()
+        self._forget_streams(now)
         for producer, number in Counter(name.producer for name in consumed).items():
             following = max(name.n for name in consumed if name.producer == producer) + 1
             self._streams[producer] = _ActiveStream(following, min(number + 1, _MAX_WIDTH), now)
+
+    def _forget_streams(self, now: float) -> None:
+        self._streams = {
+            name: stream for name, stream in self._streams.items() if now - stream.active_at < _ACTIVE_TIME
+        }
 
     async def _clean_up(self, keys: Sequence[str]) -> None:
         """Delete what was added, and read what follows."""
@@ -178,19 +183,31 @@ class ShardInbox:
     # --- completely
 
     async def consume_all(self, commit: Callable[[], Awaitable[object]], keys: Iterable[str] = ()) -> int:
-        """Add every submission that waits now; `keys` are known to. Returns the number of commits."""
-        commits = idle_rounds = 0
+        """Add every submission that waits now; `keys` are known to. Returns the number of commits.
+
+        What is submitted meanwhile may wait longer, or this would not end while producers go on.
+        """
         self._inbox.notice(keys)
-        while idle_rounds < _MAX_IDLE_ROUNDS:
+        self._inbox.rewind()
+        commits = 0
+        while True:
             await self._inbox.scan()
+            is_last = self._inbox.is_rewound
+            commits += await self._consume(self._inbox.numbers, commit)
+            if is_last:
+                return commits
+
+    async def _consume(self, due: set[SubmissionNumber], commit: Callable[[], Awaitable[object]]) -> int:
+        commits = idle_rounds = 0
+        while due and idle_rounds < _MAX_IDLE_ROUNDS:
+            before = len(due), self._moves
             await self._inbox.read()
-            if self._inbox.is_empty:
-                break
-            idle_rounds = 0 if self.has_batch else idle_rounds + 1
             if self.has_batch:
                 await commit()
                 commits += 1
                 await self.finish()
+            due &= self._inbox.numbers  # an object that was added and not deleted may be found again
+            idle_rounds = 0 if (len(due), self._moves) != before else idle_rounds + 1
         return commits
 
     async def idle_producers(self, old: Sequence[str]) -> list[str]:

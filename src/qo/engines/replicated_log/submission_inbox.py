@@ -5,7 +5,7 @@ consumer then reads the object by its name. Only if it does not exist, somebody 
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,7 +17,14 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.damage import QUARANTINE, DamageNote
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.keys import FrameKind, parse_key, submission_key, submissions_prefix
-from qo.engines.replicated_log.submissions import MAX_STREAM_AGE, MAX_TASKS, Age, DamagedSubmission, decode_submission
+from qo.engines.replicated_log.submissions import (
+    MAX_PAYLOADS,
+    MAX_STREAM_AGE,
+    MAX_TASKS,
+    Age,
+    DamagedSubmission,
+    decode_submission,
+)
 from qo.engines.retry import retry
 from qo.errors import NewerFormat, StorageError
 from qo.model import ANY, NewTask
@@ -36,6 +43,7 @@ _MOVE = """
 INSERT INTO submissions (producer, next, at) VALUES (?, ?, ?)
 ON CONFLICT (producer) DO UPDATE SET next = excluded.next, at = excluded.at
 """
+_REFRESH = "UPDATE submissions SET at = ? WHERE producer = ? AND at < ?"
 
 
 class SubmissionNumber(NamedTuple):
@@ -55,6 +63,7 @@ class WaitingSubmission(NamedTuple):
     age: Age  # of the reading
     tasks: Sequence[NewTask] = ()
     at: float = 0.0
+    size: int = 0  # bytes before compression
     problem: str = ""  # why it cannot be added
     exists: bool = True
 
@@ -70,13 +79,14 @@ class SubmissionBatch:
 
     waiting: Mapping[SubmissionNumber, WaitingSubmission]  # sorted
     added: int = 0  # tasks
+    moves: int = 0  # objects that were added or set aside
     consumed: list[SubmissionNumber] = field(default_factory=list)  # to delete after the commit
     kept: list[SubmissionNumber] = field(default_factory=list)  # damaged objects, which stay where they are
     gaps: dict[SubmissionNumber, int] = field(default_factory=dict)  # the number to add, and the first known after it
 
     def ingest(self, table: SqliteTable, now: float) -> None:
         """Add the tasks and move the producers' rows. This must be the first work of a transaction."""
-        self.added, self.consumed, self.kept, self.gaps = 0, [], [], {}
+        self.added, self.moves, self.consumed, self.kept, self.gaps = 0, 0, [], [], {}
         for number, found in self.waiting.items():
             if found.is_outdated:
                 continue
@@ -86,6 +96,8 @@ class SubmissionBatch:
             elif number.n == due:
                 self._consume(table, number, found, now)
             elif found.exists:
+                # Others may have read it too: the row must not be forgotten before their copies are outdated.
+                table.db.execute(_REFRESH, (now, number.producer, now - _ROW_LIFETIME / 2))
                 (self.kept if _has_note(table, number) else self.consumed).append(number)
 
     def _consume(self, table: SqliteTable, number: SubmissionNumber, found: WaitingSubmission, now: float) -> None:
@@ -98,6 +110,7 @@ class SubmissionBatch:
             table.add(found.tasks, min(found.at, now))
             self.added += len(found.tasks)
             self.consumed.append(number)
+        self.moves += 1
         table.db.execute(_MOVE, (number.producer, found.next, now))
 
 
@@ -120,6 +133,19 @@ class SubmissionInbox:
     def is_empty(self) -> bool:
         """Whether no submission is known to wait."""
         return not self._waiting
+
+    @property
+    def numbers(self) -> set[SubmissionNumber]:
+        """The submissions that are known to wait."""
+        return set(self._waiting)
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether the next scan lists from the beginning."""
+        return not self._after
+
+    def rewind(self) -> None:
+        self._after = ""
 
     def notice(self, keys: Iterable[str]) -> None:
         """Take over names from a listing. Other names are ignored."""
@@ -150,13 +176,22 @@ class SubmissionInbox:
         gaps, self._gaps = self._gaps, {}
         for due, known in gaps.items():
             await self._fill(due, known)
-        chosen = [*self._waiting.items()][: self._max_objects]
-        unread = [number for number, found in chosen if found is None or found.is_outdated]
+        unread = [number for number, found in self._next_batch() if found is None or found.is_outdated]
         for number, found in zip(unread, await in_parallel(self._get, unread), strict=True):
             if found is None:  # another process has added and deleted it
                 self._waiting.pop(number, None)
             elif number.producer not in self._newer:
                 self._waiting[number] = found
+
+    def _next_batch(self) -> Iterator[tuple[SubmissionNumber, WaitingSubmission | None]]:
+        """As many as one transaction may add, as far as they were read."""
+        tasks = size = 0
+        for place, (number, found) in enumerate(self._waiting.items()):
+            if found is not None:
+                tasks, size = tasks + len(found.tasks), size + found.size
+            if place and (tasks > MAX_TASKS or size > MAX_PAYLOADS or place == self._max_objects):
+                return
+            yield number, found
 
     async def _fill(self, due: SubmissionNumber, known: int) -> None:
         """Read the numbers before `known`, which no listing has shown, and put them first."""
@@ -166,7 +201,10 @@ class SubmissionInbox:
         if due.producer in self._newer:
             return
         filled = dict[SubmissionNumber, WaitingSubmission | None]()
-        following = known if not any(found.values()) else numbers[-1].n + 1
+        following = numbers[-1].n + 1
+        if following < known and not any(found.values()):
+            listed = await retry(lambda: self._first_after(numbers[-1]))
+            following = known if listed is None else min(known, listed)
         for number in reversed(numbers):
             if found[number] is not None:
                 filled[number], following = found[number], number.n
@@ -176,6 +214,14 @@ class SubmissionInbox:
                 following = number.n
         first = dict(sorted(filled.items()))
         self._waiting = first | self._waiting | first
+
+    async def _first_after(self, number: SubmissionNumber) -> int | None:
+        """The next number of the producer that exists: a listing shows what was stored before it began."""
+        prefix = f"{submissions_prefix(self._log, self._shard)}{number.producer}/"
+        async for key in self._bucket.keys(prefix, after=self._key(number)):
+            if (name := parse_key(key)) is not None:
+                return name.first
+        return None
 
     async def _get(self, number: SubmissionNumber) -> WaitingSubmission | None:
         key, former, problem, age = self._key(number), b"", "", Age(self._elapsed, self._wall)
@@ -187,7 +233,7 @@ class SubmissionInbox:
                 header, tasks = decode_submission(key, blob.data)
                 # A producer with a wrong clock, or a forged time, must not overtake all others.
                 at = max(header.at, blob.written_at - MAX_STREAM_AGE)
-                return WaitingSubmission(number.n + 1, age, tasks, at)
+                return WaitingSubmission(number.n + 1, age, tasks, at, header.raw_bytes)
             except NewerFormat as error:
                 log.error("the submissions of %s wait for a newer qo: %s", number.producer, error)  # noqa: TRY400
                 self._leave(number.producer)
@@ -205,14 +251,7 @@ class SubmissionInbox:
 
     def batch(self) -> SubmissionBatch | None:
         """The next submissions that were read, as the work of one transaction."""
-        chosen, tasks = dict[SubmissionNumber, WaitingSubmission](), 0
-        for number, found in self._waiting.items():
-            if found is None:
-                continue
-            tasks += len(found.tasks)
-            if chosen and (tasks > MAX_TASKS or len(chosen) == self._max_objects):
-                break
-            chosen[number] = found
+        chosen = {number: found for number, found in self._next_batch() if found is not None}
         return SubmissionBatch(dict(sorted(chosen.items()))) if chosen else None
 
     async def settle(self, batch: SubmissionBatch) -> None:
@@ -231,7 +270,8 @@ class SubmissionInbox:
             log.error("%s cannot be added and is set aside: %s", self._key(number), batch.waiting[number].problem)
         for number in batch.consumed:
             self._waiting.pop(number, None)
-        return [self._key(number) for number in batch.consumed]
+        # The row of an object that was added long ago may be forgotten soon: the next batch that has it refreshes it.
+        return [self._key(number) for number in batch.consumed if not batch.waiting[number].is_outdated]
 
     async def delete(self, keys: Sequence[str]) -> None:
         with suppress(StorageError):  # what is left is listed again, and deleted then

@@ -7,23 +7,28 @@ so each object is added once, however often it is listed.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from qo.bucket import NEW, Bucket
 from qo.buckets.own_writes import put_document
 from qo.clock import Clock, boot_clock, system_clock
-from qo.engines.replicated_log.frame import MAX_BODY, DamagedFrame, FrameHeader, decode_frame, encode_frame
+from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
 from qo.engines.replicated_log.keys import NO_ID, FrameKind, submission_key
-from qo.errors import BadBatch, Conflict, InvalidTask, Refused, StorageError
+from qo.errors import BadBatch, Conflict, InvalidTask, OutcomeUnknown, Refused, StorageError
 from qo.ids import new_token
-from qo.model import UNREADABLE, Added, NewTask, check_distinct, check_new
+from qo.model import UNREADABLE, Added, NewTask, check_distinct, check_new, check_size
 from qo.model.task import LATEST
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 MAX_STREAM_AGE = 1800.0  # seconds without a batch after which a producer begins a new stream
 MAX_TASKS = 4000  # of one object
-MAX_PAYLOADS = 8 * 1024 * 1024  # bytes of payloads in one object
+MAX_PAYLOADS = 8 * 1024 * 1024  # bytes of payloads and needs in one object
+_MAX_SIZE = 4 * MAX_PAYLOADS  # bytes of one object before compression: the rest of a task is small
 _MAX_CONFLICTS = 3
 _MAX_REMEMBERED_IDS = 10_000
 _decoder = msgspec.msgpack.Decoder(list[NewTask])
@@ -47,13 +52,15 @@ def decode_submission(key: str, data: bytes) -> tuple[FrameHeader, list[NewTask]
     """
     try:
         header, body = decode_frame(key, data)
+        if len(body) > _MAX_SIZE or header.last > MAX_TASKS:
+            raise ValueError(f"{header.last} tasks with {len(body)} bytes are too much for one object")
         tasks = _decoder.decode(body)
         if not 0 <= header.at < LATEST:
             raise ValueError(f"{header.at!r} is not a valid time")
         if len(tasks) != header.last:
             raise ValueError(f"it has {len(tasks)} tasks, and its header says {header.last}")
         for task in tasks:
-            check_new(task, payload_limit=MAX_BODY)
+            check_new(task, payload_limit=MAX_PAYLOADS)
             if task.idempotency_key is not None:
                 raise ValueError("a task with an idempotency key needs an answer, which a submission has not")
         check_distinct(task.id for task in tasks)
@@ -100,16 +107,16 @@ class SubmissionStream:
         self.written: set[str] = set()  # keys of stored objects; the owner removes those that it knows to be consumed
 
     async def submit(self, tasks: Sequence[NewTask]) -> list[Added]:
-        """Store the tasks in few objects, each of which is one write. Raises OutcomeUnknown if one may be stored.
+        """Store the tasks in few objects, each of which is one write. Raises OutcomeUnknown if some may be stored.
 
         A task that this stream has stored before is not stored again.
         """
         check_distinct(task.id for task in tasks)
+        for task in tasks:
+            check_size("payload", task.payload, MAX_PAYLOADS)
         async with self._lock:
             new = [task for task in tasks if task.id not in self._submitted]
-            for part in _parts(new):
-                await self._write(part)
-                self._submitted.update((task.id, None) for task in part)
+            await in_parts(_parts(new), self._write)
         for _ in range(len(self._submitted) - _MAX_REMEMBERED_IDS):
             self._submitted.popitem(last=False)
         added = {task.id for task in new}
@@ -129,6 +136,7 @@ class SubmissionStream:
                 self._begin()
                 raise
             else:
+                self._submitted.update((task.id, None) for task in tasks)
                 return
 
     async def _put(self, tasks: Sequence[NewTask]) -> None:
@@ -154,6 +162,23 @@ class SubmissionStream:
         self._producer, self._next = new_token(), 0
 
 
+async def in_parts(
+    parts: Iterable[Sequence[Item]], write: Callable[[Sequence[Item]], Awaitable[Answer]]
+) -> list[Answer]:
+    """Write the parts one after the other. Raises OutcomeUnknown if some of them are stored, and others are not."""
+    answers = list[Answer]()
+    for part in parts:
+        try:
+            answers.append(await write(part))
+        except OutcomeUnknown:
+            raise
+        except (Conflict, StorageError) as error:
+            if not answers:
+                raise
+            raise OutcomeUnknown(f"the first {len(answers)} parts of the batch are stored, then: {error}") from error
+    return answers
+
+
 def _recognise(key: str, stored: bytes) -> bool | None:
     """False for a readable object that is not this write; None: it may be this write, with a damaged response."""
     try:
@@ -167,11 +192,15 @@ def _parts(tasks: Sequence[NewTask]) -> list[Sequence[NewTask]]:
     """Split a batch so that no object exceeds the limits, unless a single task does."""
     parts, start, size = list[Sequence[NewTask]](), 0, 0
     for at, task in enumerate(tasks):
-        size += len(task.payload)
+        size += _size(task)
         if at > start and (size > MAX_PAYLOADS or at - start == MAX_TASKS):
             parts.append(tasks[start:at])
-            start, size = at, len(task.payload)
+            start, size = at, _size(task)
     return [*parts, tasks[start:]] if tasks else []
+
+
+def _size(task: NewTask) -> int:
+    return len(task.payload) + sum(map(len, task.needs))
 
 
 class _Expired(Refused):

@@ -15,25 +15,28 @@ class ProofStart(NamedTuple):
 
     elapsed: float
     wall: float
+    resets: int = 0  # of the proof, until then
 
 
 class TailProof:
     def __init__(self, trust: float, elapsed: Clock = boot_clock, wall: Clock = system_clock) -> None:
         self._trust, self._elapsed, self._wall = trust, elapsed, wall
         self._proof: ProofStart | None = None
+        self._resets = 0
 
     def begin(self) -> ProofStart:
         """Call before the request that may prove it: a read of the next record, or its creation."""
-        return ProofStart(self._elapsed(), self._wall())
+        return ProofStart(self._elapsed(), self._wall(), self._resets)
 
     def proved(self, start: ProofStart) -> None:
-        """The next record did not exist after `start`, and had not been deleted."""
-        if self._proof is None or start.elapsed > self._proof.elapsed:
+        """The next record did not exist after `start`, and had not been deleted. A reset since then outweighs this."""
+        if start.resets == self._resets and (self._proof is None or start.elapsed > self._proof.elapsed):
             self._proof = start
 
     def reset(self) -> None:
-        """The replica was replaced, so nothing is known about its position."""
+        """The replica was replaced, or the machine may have slept, so nothing is known about its position."""
         self._proof = None
+        self._resets += 1
 
     def is_trusted(self) -> bool:
         """Whether the proof is young enough by both clocks. Ask after the store's answer, not before the request.
