@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from qo.bucket import Blob, Bucket
-from qo.errors import OutcomeUnknown, StorageError
+from qo.errors import Conflict, OutcomeUnknown, StorageError
 
 
 class GatedBucket:
@@ -15,6 +15,7 @@ class GatedBucket:
         self.write_answers, self.read_answers = asyncio.Event(), asyncio.Event()
         for gate in (self.gate, self.write_answers, self.read_answers):
             gate.set()
+        self.conflicts = 0
         self.is_cut = False  # writes time out, and their outcome is unknown
 
     async def get(self, key: str) -> Blob | None:
@@ -28,7 +29,11 @@ class GatedBucket:
         await self.gate.wait()
         if self.is_cut:
             raise OutcomeUnknown("the line is cut")
-        version = await self._bucket.put(key, data, expected=expected)
+        try:
+            version = await self._bucket.put(key, data, expected=expected)
+        except Conflict:
+            self.conflicts += 1
+            raise
         self.written.set()
         await self.write_answers.wait()
         if self.is_cut:

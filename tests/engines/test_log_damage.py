@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qo.bucket import ANY
+from qo.bucket import ANY, NEW
 from qo.buckets.memory import MemoryBucket
 from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpoint
 from qo.engines.replicated_log.doctor import examine_log
@@ -177,6 +177,34 @@ async def test_a_damaged_merged_record_whose_records_were_deleted(how: Callable[
     ):
         await log.tasks(log.process())
     assert await log.is_healed()
+    await log.close()
+
+
+@DAMAGE
+async def test_a_damaged_merged_record_is_replaced_by_smaller_ones(how: Callable[[bytes], bytes] | None) -> None:
+    log = await Damaged(OLD).grow()
+    other = log.process(MERGING)
+    for name in range(200, 260):
+        await other.add([new(name)])
+    log.clock.advance(10)
+    await other.repair()
+    checkpoint = await (await log.checkpoints()).read()
+    wide = [key for key in await log.keys("/merged/") if int(key[-16:], 16) - int(key[-33:-17], 16) >= 15]
+    assert any(int(key[-16:], 16) < checkpoint.floor for key in wide), "nothing was deleted"
+    for key in wide:
+        await log.spoil(key, how)
+    assert await log.tasks(log.process()) == await log.tasks(log.live)
+    await log.close()
+
+
+async def test_a_foreign_object_that_seems_to_be_an_endless_merged_record_is_ignored() -> None:
+    log = await Damaged(YOUNG).grow()
+    newest = (await (await log.checkpoints()).read()).images[0].seq
+    place = (await log.keys("/merged/"))[0][:-33]
+    for first in (1, newest + 1):
+        await log.bucket.put(f"{place}{first:016x}-{2**63 - 1:016x}", b"foreign", expected=NEW)
+    assert await log.tasks(log.process()) == await log.tasks(log.live)
+    assert all(finding.ok for finding in (await log.findings()).values())
     await log.close()
 
 

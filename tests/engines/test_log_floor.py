@@ -5,11 +5,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from qo.bucket import ANY, Blob, Bucket
+from qo.buckets import open_bucket
+from qo.engines.layouts import from_url
 from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpoint
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.garbage import LogGarbage
@@ -301,3 +304,25 @@ async def test_a_missing_checkpoint_is_damage_not_a_new_log(scene: Scene) -> Non
         await stored(newcomer.engine)
     assert await scene.bucket.get(checkpoints.key) is None
     assert await scene.bucket.get(await scene.next_record()) is None
+
+
+# --- folders
+
+
+async def test_a_machine_that_was_frozen_with_its_clocks_believes_only_the_checkpoint_of_a_folder(
+    tmp_path: Path,
+) -> None:
+    """No connection to a folder is lost, so no request fails when the machine goes on."""
+    url = f"file://{tmp_path}?layout=log"
+    frozen = from_url(url)
+    await frozen.add([new(0)])
+    later = LogOptions(block_size=4, image_threshold=1, min_record_age=0.0, trust=0.0)  # a day has passed for it
+    other = ReplicatedLogEngine(open_bucket(f"file://{tmp_path}"), later)
+    for step in range(1, 4):
+        for name in range(100 * step, 100 * step + 10):
+            await other.add([new(name)])
+        await other.repair()
+    assert [answer.id for answer in await frozen.add([new(7)])] == [task_id(7)]
+    assert (await stored(other, 7)).id == task_id(7)
+    for engine in (frozen, other):
+        await engine.close()

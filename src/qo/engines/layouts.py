@@ -35,6 +35,9 @@ _OPTIONS = {
     "log": ("submit", _LIMIT),
 }
 _INLINE = {"log": 64 * 1024}  # bytes of a value that is kept with its task: each process has a copy of all tasks
+# Options that no URL can name. After a machine was frozen together with its clocks, no request to a folder fails, so
+# only the checkpoint tells what happened meanwhile. It is a small local file.
+_IN_FOLDERS = {"log": {"trust": "0"}}
 _LAYOUT_OPTIONS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKET_OPTIONS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}
 _HEX = "0123456789abcdef"
@@ -68,7 +71,9 @@ def with_layout(url: str, layout: str) -> str:
 
 
 def _build(url: str, bucket: Bucket, given: Clock | None) -> Engine:
-    layout, options, _ = parse(url, os.environ)
+    layout, options, address = parse(url, os.environ)
+    if urlsplit(address).scheme == "file":
+        options |= _IN_FOLDERS.get(layout, {})
     limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MAX_PAYLOAD_LIMIT)
     engine = _LAYOUTS[layout](bucket, options, given)
     inline = _INLINE.get(layout, PAYLOAD_LIMIT)
@@ -237,7 +242,10 @@ def _log(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Eng
     from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine, SubmitMode  # noqa: PLC0415
 
     submit = _choice("submit", options.get("submit", SubmitMode.AUTO), SubmitMode)
-    return ReplicatedLogEngine(bucket, LogOptions(submit=submit), clock=clock, new_runner=lambda: ThreadPool(1).run)
+    chosen: dict[str, Any] = {name: float(options[name]) for name in ("trust",) if name in options}
+    return ReplicatedLogEngine(
+        bucket, LogOptions(submit=submit, **chosen), clock=clock, new_runner=lambda: ThreadPool(1).run
+    )
 
 
 _LAYOUTS: dict[str, Callable[[Bucket, Mapping[str, str], Clock | None], Engine]] = {

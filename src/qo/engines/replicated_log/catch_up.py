@@ -17,6 +17,7 @@ from qo.errors import StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")
 _MAX_WINDOW = 32  # records that are read at the same time
+_MAX_WINDOW_BYTES = 4 * 1024 * 1024  # of patchsets; fewer records are read at the same time if they are larger
 _MAX_MERGED = 4  # merged records that are read at the same time; each may have megabytes
 _MAX_LOADS = 3  # of a replica in one run
 
@@ -51,14 +52,14 @@ class CatchUp:
         """
         return await self._runs.run()
 
-    async def finish(self) -> None:
-        await self._runs.finish()
+    async def finish(self, timeout: float) -> None:
+        await self._runs.finish(timeout)
 
     async def _run(self) -> bool:
         has_failed = False
         for _ in range(_MAX_LOADS):
             await self._live.open()
-            before = self._live.position
+            before, setbacks = self._live.position, self._live.setbacks
             try:
                 await self._tail()
             except StaleReplica:
@@ -76,7 +77,8 @@ class CatchUp:
                 log.warning("%s does not fit to this replica; loading the replica again: %s", key, error)
                 has_failed = True
             else:
-                self._live.is_behind = False
+                if self._live.setbacks == setbacks:  # otherwise a commit has lost a race after the last read
+                    self._live.is_behind = False
                 return has_failed or self._live.position != before
             self._proof.reset()
             await self._live.drop()
@@ -113,7 +115,8 @@ class CatchUp:
                 if step is None:
                     return
                 await append_step(self._records, self._live.position, step)
-            window = min(2 * window, _MAX_WINDOW)
+            size = sum(len(record.patchset) for record in records)
+            window = min(2 * window, _MAX_WINDOW) if size <= _MAX_WINDOW_BYTES else max(window // 2, 1)
 
     async def _get(self, seq: int) -> LogRecord | DamagedRecord | None:
         """The record, or what is wrong with it: the records before it are applied all the same."""

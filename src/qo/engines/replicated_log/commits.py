@@ -113,16 +113,17 @@ class LogCommits(CommitLoop):
 
     async def _run(self, batch: list[PendingCall]) -> bool:
         await self._live.lock.acquire()
+        is_locked: bool = True
         try:
             while not self._live.is_open:  # a reader has found that it was stale
                 self._live.lock.release()
-                try:
-                    await self._catch_up.run()
-                finally:
-                    await self._live.lock.acquire()
+                is_locked = False
+                await self._catch_up.run()
+                await self._live.lock.acquire()
+                is_locked = True
             return await self._prepare(batch)
         finally:
-            if self._prepared is None:
+            if is_locked and self._prepared is None:
                 self._live.lock.release()
 
     async def _prepare(self, batch: list[PendingCall]) -> bool:
@@ -178,7 +179,7 @@ class LogCommits(CommitLoop):
         try:
             await self._live.write(lambda replica: replica.commit(LogPosition(record.header.last, record.header.id)))
         except StorageError as error:  # the record is in the log, so the calls have succeeded
-            self._live.is_behind = True
+            self._live.fall_behind()
             log.warning("%s: the replica could not commit; it will read the record: %s", self._key, error)
         else:
             self._committed(record)
@@ -228,7 +229,7 @@ class LogCommits(CommitLoop):
 
     def _forget(self) -> None:
         self._roll_back()
-        self._live.is_behind = True
+        self._live.fall_behind()
 
     def _roll_back(self) -> None:
         """Roll back the open transaction, if there is one. No thread uses its connection now."""

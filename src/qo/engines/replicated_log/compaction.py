@@ -28,7 +28,7 @@ from qo.engines.replicated_log.frame import HEADER_SIZE, DamagedFrame, FrameFlag
 from qo.engines.replicated_log.images import ImageParts
 from qo.engines.replicated_log.keys import NO_ID, FrameKind
 from qo.engines.replicated_log.log_damage import LogDamageNotes
-from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, block_of
+from qo.engines.replicated_log.merged_records import BLOCK_SIZE, MAX_LEVEL, MergedRange, MergedRecords, block_of
 from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
 from qo.engines.replicated_log.replica import PinnedReplica
 from qo.engines.replicated_log.replica_file import ReplicaFile
@@ -39,14 +39,12 @@ from qo.sqlite_tables.patchsets import merge_patchsets
 
 log = logging.getLogger("qo.engines.replicated_log")
 
-BLOCK_SIZE = 64  # records
 IMAGE_THRESHOLD = 4 * 1024 * 1024  # stored bytes since the last image
 _IMAGE_SHARE = 0.5  # of the last image's size
 _USUAL_COMPRESSION = 8  # of patchsets: this process does not know the stored size of its own records
 _OVERDUE = 1.5  # times the bytes of a due image: `repair` runs too rarely for this rate, so a writer makes the image
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # of patchsets that were seen and may be merged soon
 _MAX_MERGED_BYTES = 8 * 1024 * 1024  # raw; larger blocks are read as their parts, and loaders hold some in memory
-_MAX_LEVEL = 4
 _MAX_READS = 8  # at once
 _MAX_UNMERGEABLE = 100_000  # remembered
 
@@ -71,8 +69,8 @@ class LogCompactor:
         self._block_size, self._image_threshold = block_size, image_threshold
         self._checkpoints = CheckpointStore(bucket, log_id, shard)
         self._images = ImageParts(bucket, log_id, shard, runner)
-        self._merged = MergedRecords(bucket, log_id, shard)
-        self._records = RecordStore(bucket, log_id, shard)
+        self._merged = MergedRecords(bucket, log_id, shard, runner)
+        self._records = RecordStore(bucket, log_id, shard, run=runner)
         self._damage = LogDamageNotes(bucket, shard)
         self._kept: OrderedDict[int, LogRecord] = OrderedDict()  # the last records seen, by number
         self._kept_bytes = 0
@@ -130,7 +128,7 @@ class LogCompactor:
             return False
         merged = await self._run(lambda: merge_records(inputs))
         with suppress(Conflict):  # another process was faster; its object has the same effect
-            await self._merged.create(merged, self._run)
+            await self._merged.create(merged)
         return True
 
     async def _originals(self, block: MergedRange) -> list[LogRecord] | None:
@@ -140,10 +138,13 @@ class LogCompactor:
         return self._kept.get(seq) or await self._records.get(seq)
 
     async def _parts(self, block: MergedRange, level: int) -> list[LogRecord] | None:
-        """The merged records of the level below."""
+        return await _read_limited(self._inner(block, level), self._merged.get)
+
+    def _inner(self, block: MergedRange, level: int) -> list[MergedRange]:
+        """The blocks of the level below."""
         size = self._block_size ** (level - 1)
         starts = range(block.first // size * size, block.last, size)
-        return await _read_limited([block_of(start, self._block_size, level - 1) for start in starts], self._merged.get)
+        return [block_of(start, self._block_size, level - 1) for start in starts]
 
     # --- images
 
@@ -176,7 +177,7 @@ class LogCompactor:
             try:
                 image = await self._images.write(pinned, file.path, writer=self._writer)
             finally:
-                file.remove()
+                await self._run(file.remove)
         finally:
             await self._run(pinned.close)
         listed = await self._checkpoints.change(lambda current: _with_image(current, image, instead_of))
@@ -213,7 +214,9 @@ class LogCompactor:
         stored = set(await self._merged.ranges(oldest))
         written = 0
         for merged, level in self._wanted(checkpoint, oldest):
-            has_inputs = merged.first >= checkpoint.floor or level > 1
+            has_inputs = (
+                merged.first >= checkpoint.floor if level == 1 else stored.issuperset(self._inner(merged, level))
+            )
             if has_inputs and merged not in stored and await self._merge(merged, level):
                 stored.add(merged)
                 written += 1
@@ -225,7 +228,7 @@ class LogCompactor:
             (MergedRange(image.seq + 1, block_of(image.seq + 1, self._block_size).last), 1)
             for image in checkpoint.images
         ]
-        for level in range(1, _MAX_LEVEL + 1):
+        for level in range(1, MAX_LEVEL + 1):
             width = self._block_size**level
             start = block_of(oldest + 1, self._block_size, level)
             first = start if start.first > oldest else block_of(start.last + 1, self._block_size, level)

@@ -80,6 +80,7 @@ class ReplicatedLogEngine(Engine):
         await self._creations.finish()
         if self._shard is not None:
             await self._shard.close()
+            self._shard = None  # a later call loads another replica
 
     # --- the log
 
@@ -115,7 +116,7 @@ class ReplicatedLogEngine(Engine):
         meta = await create_log(self._bucket, self._options.shard_count, self._clock())
         # Otherwise the machine may have slept, or a read has found the log meanwhile.
         if self._failures == failures and self._shard is None:
-            self._use(meta).begin_empty(start)
+            await self._use(meta).begin_empty(start)
         self._poller.wake()
         return self._use(meta)
 

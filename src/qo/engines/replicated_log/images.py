@@ -46,7 +46,10 @@ class ImageParts:
         return image_key(self._log, self._shard, image.seq, image.token, part)
 
     async def write(self, pinned: PinnedReplica, path: Path, *, writer: str) -> LogImage:
-        """Copy a replica to `path`, and store the copy. Processes use it only once the checkpoint names it."""
+        """Copy a replica to `path`, close it, and store the copy.
+
+        Processes use the image only once the checkpoint names it.
+        """
         raw_bytes = await self._run(lambda: _copy(pinned, path))
         seq, record_id = pinned.position
         header = FrameHeader(
@@ -150,6 +153,7 @@ def _check(image: LogImage, key: str, header: FrameHeader) -> None:
 def _copy(pinned: PinnedReplica, path: Path) -> int:
     """Returns the size of the copy."""
     pinned.copy_to(path)
+    pinned.close()  # while it is open, the write-ahead log of the replica only grows
     db = apsw.Connection(str(path))
     try:
         db.pragma("journal_mode", "delete")  # the parts are of one file, so nothing may be left in a log

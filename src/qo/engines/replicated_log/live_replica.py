@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from qo.engines.replicated_log.replica import START, LogPosition, Replica
 from qo.engines.replicated_log.runner import Runner, run_to_end
+from qo.errors import StorageError
 
 T = TypeVar("T")
 
@@ -16,7 +17,8 @@ class LiveReplica:
     def __init__(self, load: Callable[[], Awaitable[Replica]], new_runner: Callable[[], Runner]) -> None:
         self.lock = asyncio.Lock()
         self.is_behind = True  # the log may have records that the replica has not applied
-        self._load = load
+        self.setbacks = 0  # how often a commit has found that the replica is behind
+        self._load, self._is_closed = load, False
         self._run_write, self._run_read = new_runner(), new_runner()
         self._replica: Replica | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -42,12 +44,28 @@ class LiveReplica:
         if self._replica is not None:  # without the lock, which a commit may hold
             return
         async with self.lock:
+            self._check_open()
             if self._replica is None:
-                self._replica, self.is_behind = await self._load(), True
+                replica = await self._load()
+                self._replica, self.is_behind = replica, True
 
-    def adopt(self, replica: Replica) -> None:
-        """Use a replica that is known to be at the end of the log."""
-        self._replica, self.is_behind = replica, False
+    async def begin(self, create: Callable[[], Replica]) -> None:
+        """Use a new replica that is known to be at the end of the log, unless one is open."""
+        async with self.lock:
+            self._check_open()
+            if self._replica is None:
+                replica = await run_to_end(self._run_write, create)
+                # Its first records may be steps to the schema of this build.
+                self._replica, self.is_behind = replica, replica.upgrade() is not None
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StorageError("this queue was closed; open it again")
+
+    def fall_behind(self) -> None:
+        """A commit has found that the log has records which the replica has not applied."""
+        self.is_behind = True
+        self.setbacks += 1
 
     async def write(self, work: Callable[[Replica], T]) -> T:
         """Run work on the connection that writes. The caller holds the lock."""
@@ -72,6 +90,8 @@ class LiveReplica:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
+        """Discard the replica. No other one is loaded after that."""
+        self._is_closed = True
         await self.drop()
         if self._closing:
             await asyncio.wait(self._closing)

@@ -12,13 +12,12 @@ from contextlib import aclosing, suppress
 
 from qo.bucket import Bucket
 from qo.clock import Clock, boot_clock
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage
 from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.images import DamagedImage, ImageParts, cancel_all
 from qo.engines.replicated_log.log_damage import LogDamageNotes
 from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, chosen
-from qo.engines.replicated_log.record_store import LogRecord, RecordStore
+from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica import LogPosition, Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.runner import Runner
@@ -79,8 +78,7 @@ class _Loader:
         self._run, self._saw = runner, saw
         self._checkpoints = CheckpointStore(bucket, log_id, shard)
         self._images = ImageParts(bucket, log_id, shard, runner)
-        self._merged = MergedRecords(bucket, log_id, shard)
-        self._records = RecordStore(bucket, log_id, shard)
+        self._merged = MergedRecords(bucket, log_id, shard, runner)
         self._damage = LogDamageNotes(bucket, shard)
         self._progress = _Progress()
 
@@ -125,7 +123,7 @@ class _Loader:
             await self._images.read(image, file.path, self._progress.advance)
             return await self._open(image, file)
         except BaseException:
-            file.remove()
+            await self._run(file.remove)
             raise
         finally:
             self._progress.end()
@@ -147,22 +145,33 @@ class _Loader:
         return replica
 
     async def _apply_merged(self, replica: Replica, checkpoint: LogCheckpoint) -> None:
-        seq = replica.position.seq
-        path = chosen(seq, await self._merged.ranges(seq))
+        """Apply merged records as far as they lead. Those that cannot be used are replaced by smaller ones."""
+        ranges, unusable = set(await self._merged.ranges(replica.position.seq)), None
+        while path := chosen(replica.position.seq, ranges):
+            unusable = await self._follow(replica, path)
+            if unusable is None:
+                break
+            ranges.remove(unusable)
+        first = replica.position.seq + 1
+        if first < checkpoint.floor:  # otherwise the caller reads the records
+            missing = MergedRange(first, checkpoint.floor - 1)
+            if unusable is not None and unusable.first == first:
+                missing = unusable
+            raise _Outdated(self._merged.key(missing))
+
+    async def _follow(self, replica: Replica, path: Sequence[MergedRange]) -> MergedRange | None:
+        """Apply these merged records in order. Returns the first one that is missing, damaged or does not fit."""
         async with aclosing(self._read_ahead(path)) as blocks:
             async for merged, block in blocks:
                 if block is None or not await self._applies(replica, block):
-                    for record in await self._originals(merged, checkpoint):
-                        await self._apply(replica, record)
-        if replica.position.seq + 1 < checkpoint.floor:
-            missing = MergedRange(replica.position.seq + 1, checkpoint.floor - 1)
-            raise _Outdated(self._merged.key(missing))
+                    return merged
+        return None
 
     async def _applies(self, replica: Replica, block: LogRecord) -> bool:
         try:
             await self._apply(replica, block)
         except UnappliableRecord as error:
-            log.warning("%s; reading the original records", error)
+            log.warning("%s; reading smaller ones", error)
             return False
         return True
 
@@ -186,18 +195,8 @@ class _Loader:
         try:
             return await self._merged.get(merged)
         except DamagedFrame as error:
-            log.warning("%s; reading the original records", error)
+            log.warning("%s; reading smaller ones", error)
             return None
-
-    async def _originals(self, merged: MergedRange, checkpoint: LogCheckpoint) -> list[LogRecord]:
-        """The records of a range whose merged record is missing or damaged."""
-        if merged.first < checkpoint.floor:
-            raise _Outdated(self._merged.key(merged))
-        found = await in_parallel(self._records.get, range(merged.first, merged.last + 1), max_concurrent=32)
-        records = [record for record in found if record is not None]
-        if len(records) < merged.size:
-            raise _Outdated(self._merged.key(merged))
-        return records
 
 
 class _Progress:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from qo.bucket import Bucket
 from qo.clock import Clock
@@ -60,7 +61,8 @@ class LogShard(TableEngine):
         self._place = shard_prefix(log, shard).removesuffix("/")
         self._proof = proof = TailProof(options.trust, elapsed, wall)
         self._checkpoints = CheckpointStore(bucket, log, shard)
-        self._records = RecordStore(bucket, log, shard, proof.reset)
+        run_codec = new_runner()  # its own one: a commit does not wait for an image that is compressed
+        self._records = RecordStore(bucket, log, shard, proof.reset, run=run_codec)
         self._maintenance = LogMaintenance(bucket, log, shard, options, new_runner=new_runner)
         self._live = LiveReplica(self._maintenance.load, new_runner)
         self._catch_up = CatchUp(
@@ -68,7 +70,7 @@ class LogShard(TableEngine):
             self._live,
             proof,
             self._checkpoints,
-            merged=MergedRecords(bucket, log, shard),
+            merged=MergedRecords(bucket, log, shard, run_codec),
             block_size=options.block_size,
             applied=self._maintenance.applied,
             damaged=self._maintenance.report,
@@ -104,11 +106,9 @@ class LogShard(TableEngine):
     async def open(self) -> None:
         """Nothing to do: the log was found, and the first call loads the replica."""
 
-    def begin_empty(self, since: ProofStart) -> None:
+    async def begin_empty(self, since: ProofStart) -> None:
         """Use an empty replica without a request: the log did not exist at `since`, and was created after that."""
-        replica = Replica(self._place)
-        self._live.adopt(replica)
-        self._live.is_behind = replica.upgrade() is not None  # its first records are steps to the schema of this build
+        await self._live.begin(lambda: Replica(self._place))
         self._proof.proved(since)
 
     def distrust(self) -> None:
@@ -119,8 +119,9 @@ class LogShard(TableEngine):
         await self._commits.finish(_CLOSE_TIMEOUT)  # may leave tasks to hand back
         await self._hand_backs.finish(timeout=_CLOSE_TIMEOUT)
         await self._commits.finish(_CLOSE_TIMEOUT)
-        await self._inbox.finish()
-        await self._catch_up.finish()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._inbox.finish(), _CLOSE_TIMEOUT)
+        await self._catch_up.finish(_CLOSE_TIMEOUT)
         await self._maintenance.finish()
         await self._live.close()
 

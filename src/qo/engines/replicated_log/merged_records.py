@@ -14,6 +14,10 @@ from qo.engines.replicated_log.runner import Runner, run_inline
 from qo.engines.replicated_log.stored_frames import create_frame, get_frame
 from qo.engines.retry import retry
 
+BLOCK_SIZE = 64  # records
+MAX_LEVEL = 4
+_MAX_SIZE = BLOCK_SIZE**MAX_LEVEL  # of a range; no build writes a wider one, so it is a foreign object
+
 
 class MergedRange(NamedTuple):
     first: int
@@ -44,8 +48,9 @@ def chosen(position: int, ranges: Iterable[MergedRange]) -> list[MergedRange]:
 
 
 class MergedRecords:
-    def __init__(self, bucket: Bucket, log: str, shard: int) -> None:
-        self._bucket, self._log, self._shard = bucket, log, shard
+    def __init__(self, bucket: Bucket, log: str, shard: int, run: Runner = run_inline) -> None:
+        """`run` encodes and decodes large records."""
+        self._bucket, self._log, self._shard, self._run = bucket, log, shard, run
 
     def key(self, merged: MergedRange) -> str:
         return merged_key(self._log, self._shard, merged.first, merged.last)
@@ -57,14 +62,16 @@ class MergedRecords:
     async def _list(self, after: int) -> list[MergedRange]:
         prefix = merged_prefix(self._log, self._shard)
         names = [parse_key(key) async for key in self._bucket.keys(prefix, after=f"{prefix}{after + 1:016x}")]
-        return [MergedRange(name.first, name.last) for name in names if name is not None and name.last is not None]
+        found = [MergedRange(name.first, name.last) for name in names if name is not None and name.last is not None]
+        return [merged for merged in found if 0 < merged.size <= _MAX_SIZE]
 
     async def get(self, merged: MergedRange) -> LogRecord | None:
         """None if it does not exist. Raises DamagedFrame."""
-        frame = await get_frame(self._bucket, self.key(merged))
+        frame = await get_frame(self._bucket, self.key(merged), self._run)
         return frame and LogRecord(frame.header, frame.body)
 
-    async def create(self, record: LogRecord, run: Runner = run_inline) -> None:
+    async def create(self, record: LogRecord) -> None:
         """Raises Conflict if the range is merged already."""
         header = record.header
-        await create_frame(self._bucket, self.key(MergedRange(header.first, header.last)), header, record.patchset, run)
+        key = self.key(MergedRange(header.first, header.last))
+        await create_frame(self._bucket, key, header, record.patchset, self._run)

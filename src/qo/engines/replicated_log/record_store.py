@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
 from qo.engines.replicated_log.keys import record_key
+from qo.engines.replicated_log.runner import Runner, run_inline, run_sized
 from qo.engines.retry import retry
 from qo.errors import NewerFormat, OutcomeUnknown, Refused, StorageError
 
@@ -28,9 +30,17 @@ class DamagedRecord(Refused):
 
 
 class RecordStore:
-    def __init__(self, bucket: Bucket, log: str, shard: int, failed: Callable[[], None] = lambda: None) -> None:
-        """`failed` is called after each request that failed, before it is repeated."""
-        self.bucket, self.shard = bucket, shard
+    def __init__(
+        self,
+        bucket: Bucket,
+        log: str,
+        shard: int,
+        failed: Callable[[], None] = lambda: None,
+        *,
+        run: Runner = run_inline,
+    ) -> None:
+        """`failed` is called after each request that failed, before it is repeated. `run` encodes and decodes."""
+        self.bucket, self.shard, self._run = bucket, shard, run
         self._bucket, self._log = WatchedBucket(bucket, failed), log
 
     def key(self, seq: int) -> str:
@@ -45,7 +55,7 @@ class RecordStore:
             if blob is None:
                 return None
             try:
-                return LogRecord(*decode_frame(key, blob.data))
+                return LogRecord(*await run_sized(self._run, len(blob.data), partial(decode_frame, key, blob.data)))
             except DamagedFrame as error:
                 damage = error
             if blob.data == former:
@@ -70,10 +80,11 @@ class RecordStore:
         caller compares `doubts` before and after, and reads the floor.
         """
         key, own_id = self.key(record.header.first), record.header.id
+        data = await run_sized(self._run, len(record.patchset), lambda: encode_frame(*record))
         await put_document(
             self._bucket,
             key,
-            encode_frame(record.header, record.patchset),
+            data,
             expected=NEW,
             is_ours=lambda stored: _is_ours(key, stored, own_id),
         )

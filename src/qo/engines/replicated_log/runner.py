@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+_MAX_INLINE_BYTES = 64 * 1024
 
 
 class Runner(Protocol):
@@ -16,6 +17,11 @@ class Runner(Protocol):
 async def run_inline(function: Callable[[], T], /) -> T:
     """Run the function on the event loop."""
     return function()
+
+
+async def run_sized(runner: Runner, size: int, function: Callable[[], T]) -> T:
+    """Run work on this many bytes: in the runner only if it would keep the event loop busy for long."""
+    return await runner(function) if size > _MAX_INLINE_BYTES else function()
 
 
 async def run_to_end(runner: Runner, function: Callable[[], T]) -> T:

@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
+from qo.errors import StorageError
+
 T = TypeVar("T")
+_CLOSE_TIMEOUT = 30.0  # seconds
 
 
 class SharedRuns(Generic[T]):
@@ -20,7 +24,13 @@ class SharedRuns(Generic[T]):
         if self._next is None:
             self._next = asyncio.create_task(self._run_after(self._running))
             self._next.add_done_callback(_ignore_error)
-        return await asyncio.shield(self._next)
+        run = self._next
+        try:
+            return await asyncio.shield(run)
+        except asyncio.CancelledError:
+            if run.cancelled() and not _is_cancelled():
+                raise StorageError("this queue was closed before the store answered") from None
+            raise
 
     async def _run_after(self, before: "asyncio.Task[T] | None") -> T:
         if before is not None:
@@ -31,10 +41,29 @@ class SharedRuns(Generic[T]):
         finally:
             self._running = None
 
-    async def finish(self) -> None:
-        """Wait for runs whose callers were cancelled."""
-        while runs := [task for task in (self._running, self._next) if task is not None]:
+    async def finish(self, timeout: float = _CLOSE_TIMEOUT) -> None:
+        """Wait for runs whose callers were cancelled. Those that take longer are cancelled."""
+
+        async def end() -> None:
+            while runs := self._unfinished():
+                await asyncio.wait(runs)
+
+        with suppress(TimeoutError):
+            await asyncio.wait_for(end(), timeout)
+        if runs := self._unfinished():
+            for run in runs:
+                run.cancel()
             await asyncio.wait(runs)
+            self._running = self._next = None
+
+    def _unfinished(self) -> "list[asyncio.Task[T]]":
+        return [task for task in (self._running, self._next) if task is not None]
+
+
+def _is_cancelled() -> bool:
+    """Whether the caller itself was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _ignore_error(run: "asyncio.Task[T]") -> None:

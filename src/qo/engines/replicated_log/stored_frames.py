@@ -1,11 +1,12 @@
 """Reads and writes the framed objects of a log."""
 
+from functools import partial
 from typing import NamedTuple
 
 from qo.bucket import NEW, Bucket
 from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
-from qo.engines.replicated_log.runner import Runner, run_inline
+from qo.engines.replicated_log.runner import Runner, run_inline, run_sized
 from qo.engines.retry import retry
 
 _MAX_READS = 3
@@ -29,7 +30,7 @@ async def get_frame(bucket: Bucket, key: str, run: Runner = run_inline) -> Store
             return None
         data = blob.data
         try:
-            header, body = await run(lambda data=data: decode_frame(key, data))  # type: ignore[misc]
+            header, body = await run_sized(run, len(data), partial(decode_frame, key, data))
             return StoredFrame(header, body, blob.written_at)
         except DamagedFrame as error:
             problem = error
@@ -41,7 +42,7 @@ async def get_frame(bucket: Bucket, key: str, run: Runner = run_inline) -> Store
 
 async def create_frame(bucket: Bucket, key: str, header: FrameHeader, body: bytes, run: Runner = run_inline) -> int:
     """Write an object that never changes; returns its size. Raises Conflict if the name is taken."""
-    data = await run(lambda: encode_frame(header, body))
+    data = await run_sized(run, len(body), lambda: encode_frame(header, body))
     await put_document(bucket, key, data, expected=NEW, is_ours=lambda stored: _is_ours(key, stored))
     return len(data)
 
