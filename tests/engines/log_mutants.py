@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from msgspec.structs import replace
 
 from qo.engines.replicated_log import catch_up, compaction, garbage, record_store, submission_inbox, tail_proof
@@ -124,3 +125,11 @@ MUTANTS = {
         "engines/test_log_submissions.py::test_a_late_duplicate_after_consumption",
     ),
 }
+
+
+def run_tests(mutant: str, *tests: str) -> int:
+    """The exit code of pytest with a mutant in place, or with none."""
+    if mutant:
+        place, name, replacement, _ = MUTANTS[mutant]
+        setattr(place, name, replacement)
+    return pytest.main([*tests, "-q", "-x", "-n0", "-p", "no:cacheprovider"])
