@@ -53,7 +53,7 @@ class SimulatedLine:
         self._store, self._dice = store, dice
         self._awake = asyncio.Event()
         self._awake.set()
-        self._is_frozen = self._is_cut = self.is_dead = False
+        self._is_frozen = self.is_cut = self.is_dead = False
         self._slept, self._since = 0.0, 0.0
 
     def clock(self) -> float:
@@ -71,7 +71,7 @@ class SimulatedLine:
     def wake(self) -> None:
         if self._is_frozen:
             self._slept += asyncio.get_running_loop().time() - self._since
-            self._is_cut = True
+            self.is_cut = True
         self._is_frozen = False
         self._awake.set()
 
@@ -87,8 +87,8 @@ class SimulatedLine:
     async def _request(self, request: Callable[[], Awaitable[T]], error: type[StorageError]) -> T:
         if self.is_dead:
             raise StorageError("the process is dead")
-        if self._is_cut:
-            self._is_cut = False
+        if self.is_cut:
+            self.is_cut = False
             raise error("the connection is dead")
         if await self._travel():
             raise error("the connection broke")
@@ -206,7 +206,7 @@ class Process:
         self.line.wake()
         with suppress(StorageError):
             await self.engine.close()
-        self.line.is_dead = False
+        self.line.is_dead = self.line.is_cut = False
         await self.bucket.settle()
 
     async def _add(self) -> None:
