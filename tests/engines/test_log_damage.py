@@ -103,6 +103,8 @@ DAMAGE = pytest.mark.parametrize("how", [flipped, truncated, None], ids=["flippe
 @pytest.mark.parametrize("how", [flipped, truncated], ids=["flipped", "truncated"])
 async def test_a_damaged_record_is_named_and_a_live_replica_heals_it(how: Callable[[bytes], bytes]) -> None:
     log = await Damaged(YOUNG).grow()
+    await log.live.repair()
+    await log.live.add([new(499)])  # in no image
     key = (await log.keys("/records/"))[-1]
     await log.spoil(key, how)
     newcomer = log.process()
