@@ -108,8 +108,8 @@ class LogShard(TableEngine):
 
     async def begin_empty(self, since: ProofStart) -> None:
         """Use an empty replica without a request: the log did not exist at `since`, and was created after that."""
+        self._proof.proved(since)  # before the wait: a request that fails meanwhile withdraws it
         await self._live.begin(lambda: Replica(self._place))
-        self._proof.proved(since)
 
     def distrust(self) -> None:
         """A request of this process failed. The machine may have slept while its clocks stood still."""
