@@ -11,8 +11,9 @@ send_email.enqueue(to="a@example.com", subject="Hi")
 import atexit
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qo.background import BackgroundClient
 from qo.client import Priority, Seconds, Settings, TaskOptions, connect, describe
@@ -23,7 +24,10 @@ from qo.model import Filter, NewTask, RetryPolicy, Task
 from qo.sync import SyncTaskHandle
 from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
 
-__all__ = ["DEFAULT_URL", "App", "Enqueuer", "TaskFunction", "background_of"]
+if TYPE_CHECKING:
+    from qo.testing.app_tester import AppTester
+
+__all__ = ["DEFAULT_URL", "App", "Enqueuer", "TaskFunction", "background_of", "replace_background"]
 
 _CLOSE_TIMEOUT = 5.0  # seconds to close the store when the program exits
 
@@ -37,6 +41,11 @@ class Enqueuer(Generic[P, R]):
 
     def __init__(self, app: "App", handler: Handler, options: dict[str, Any]) -> None:
         self._app, self.handler, self._options = app, handler, options
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `using` that apply to the task itself."""
+        return {name: value for name, value in self._options.items() if name != "connection"}
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncTaskHandle[R]:
         """Submit this call as a task; returns when the store has it."""
@@ -52,8 +61,7 @@ class Enqueuer(Generic[P, R]):
     def describe(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The validated task of this call, which is not submitted."""
         payload = self.handler.arguments.encode(args, kwargs)
-        options = {name: value for name, value in self._options.items() if name != "connection"}
-        return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | options)
+        return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | self.options)
 
     def _connection(self) -> Any:
         connection = self._options.get("connection")
@@ -238,6 +246,15 @@ class App:
     async def areplay(self, task_id: str) -> None:
         await self._background.acall_client(lambda client: client.replay(task_id))
 
+    def test_mode(self, *, now: datetime | float | None = None) -> AbstractContextManager["AppTester"]:
+        """Keep the tasks of this app in memory, and run them when a test asks for it (docs/testing.md).
+
+        Time starts at `now`, or at the current time, and stands still.
+        """
+        from qo.testing.app_tester import enter_test_mode  # noqa: PLC0415 - programs do not load the test tools
+
+        return enter_test_mode(self, now=now)
+
     def close(self, *, timeout: float | None = None) -> None:
         """Close the store. The next use opens it again.
 
@@ -249,6 +266,12 @@ class App:
 def background_of(app: App) -> BackgroundClient:
     """The client of an app and its event loop, for `qo worker` and `qo.tq`."""
     return app._background  # noqa: SLF001 - not part of the public interface
+
+
+def replace_background(app: App, background: BackgroundClient) -> BackgroundClient:
+    """Let an app use another client, for its test mode; returns the one it used before."""
+    before, app._background = app._background, background  # noqa: SLF001 - not part of the public interface
+    return before
 
 
 def _declared(handler: Handler) -> dict[str, Any]:

@@ -58,6 +58,21 @@ def test_the_storages_are_true(desk: Path) -> None:
         assert ended.returncode == 0, f"{code}\n{ended.stderr}"
 
 
+def test_the_tests_of_the_testing_page_pass(desk: Path) -> None:
+    """Each block names its file in its first line."""
+    page = (ROOT / "docs/testing.md").read_text()
+    code = re.findall(r"^```(?:python|ini)\n(# (\S+)\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [name for _, name in code] == ["tasks.py", "test_block.py", "pytest.ini", "test_fixture.py"]
+    for text, name in code:
+        (desk / name).write_text(text)
+    ended = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], desk)
+    assert ended.returncode == 0 and "4 passed" in ended.stdout, ended.stdout
+
+    (desk / "pytest.ini").write_text("[pytest]\nqo_app = tasks:nothing\n")
+    ended = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fixture.py"], desk)
+    assert "qo_app = tasks:nothing: module 'tasks' has no attribute 'nothing'" in ended.stdout, ended.stdout
+
+
 def test_the_engine_in_five_steps_is_an_engine(desk: Path) -> None:
     (code,) = [code for kind, code in blocks("CONTRIBUTING.md") if kind == "python"]
     (desk / "test_yours.py").write_text(code)

@@ -1,0 +1,100 @@
+"""One attempt at a task, run inline in the thread of a test. No lease is renewed and no time limit enforced."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+from msgspec import Struct
+
+from qo.client import Client
+from qo.errors import InvalidTask
+from qo.model import Status, Task
+from qo.tasks import Handler, running
+from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
+
+_MIDDLE = 0.5  # the random number of a test: back-off without jitter
+_ENDS_ATTEMPT = (Exception, SystemExit, asyncio.CancelledError)  # others, such as pytest.fail, end the test
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """How an attempt ended."""
+
+    task: Task  # after the attempt: pending if it is retried
+    result: Any = None  # what the handler returned, as the caller of `handle.result()` gets it
+    exception: BaseException | None = None  # what the handler raised
+
+    @property
+    def status(self) -> Status:
+        return self.task.status
+
+    @property
+    def error(self) -> str | None:
+        """The stored error: a summary and the traceback."""
+        return self.task.error
+
+
+class InlineRun:
+    """An attempt that has ended, and what it means for its task."""
+
+    def __init__(self, task: Task, handler: Handler, limit: int) -> None:
+        self._task, self._handler, self._limit = task, handler, limit
+        self._outcome = RunOutcome()
+        self.exception: BaseException | None = None
+
+    def run(self, runner: Callable[[], asyncio.Runner]) -> None:
+        """Call the handler; an async one on the event loop of `runner`."""
+        context = self._context()
+        try:
+            value = self._call(context)
+            if inspect.isawaitable(value):
+                value = runner().run(_await(value), context=context)
+            self._outcome = encode_result(value, self._limit)
+        except _ENDS_ATTEMPT as error:
+            self._fail(error)
+
+    async def arun(self) -> None:
+        """Call the handler; an async one on the running event loop."""
+        context = self._context()
+        try:
+            value = self._call(context)
+            if inspect.isawaitable(value):
+                value = await asyncio.get_running_loop().create_task(_await(value), context=context)
+            self._outcome = encode_result(value, self._limit)
+        except _ENDS_ATTEMPT as error:
+            self._fail(error)
+
+    def _context(self) -> Context:
+        context = copy_context()
+        context.run(running.set, self._task)
+        return context
+
+    def _call(self, context: Context) -> Any:
+        args, kwargs = self._handler.arguments.decode(self._task.payload)
+        return context.run(self._handler.function, *args, **kwargs)
+
+    def _fail(self, error: BaseException) -> None:
+        self.exception, self._outcome = error, outcome_of(error)
+
+    @property
+    def result(self) -> Any:
+        """The stored result, decoded. Raises what the handler raised, or InvalidTask if it cannot be stored."""
+        if self.exception is not None:
+            raise self.exception
+        if self._outcome.result is None:
+            raise InvalidTask("result", self._outcome.error or "cannot be stored")
+        return self._handler.decode_result(self._outcome.result)
+
+    async def settle(self, client: Client) -> Attempt:
+        """Write the outcome as a worker does."""
+        run = Run(self._task, self._handler, lambda *_: None)
+        run.began = run.received
+        await client.engine.apply([settlement(run, self._outcome, lambda: _MIDDLE)])
+        (task,) = await client.engine.get([self._task.id])
+        result = None if self._outcome.result is None else self._handler.decode_result(self._outcome.result)
+        return Attempt(task=task or self._task, result=result, exception=self.exception)
+
+
+async def _await(value: Any) -> Any:
+    return await value
