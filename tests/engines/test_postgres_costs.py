@@ -18,7 +18,7 @@ from qo.engines.postgres.rows import (
     completion_parameters,
 )
 from qo.engines.postgres.statements import fill, statement
-from qo.model import Filter, Position, Status, cancel, complete, fail, release
+from qo.model import Filter, PendingKind, Position, Status, cancel, complete, fail, release
 from qo.testing.samples import claim, claim_request, new, task_id
 from tests.engines.postgres_engines import clock, engine, pool, url
 from tests.servers.postgres import PostgresServer
@@ -45,6 +45,7 @@ FILTERS = [
     Filter(),
     Filter(statuses=(Status.PENDING,)),
     Filter(statuses=(Status.PENDING,), queues=("q",), types=("t",)),
+    Filter(statuses=(Status.PENDING,), pending=(PendingKind.SCHEDULED, PendingKind.RETRYING)),
     Filter(statuses=(Status.COMPLETED,)),
     Filter(statuses=(Status.FAILED, Status.RUNNING)),
     Filter(expired_for=1.0),
@@ -78,7 +79,7 @@ async def test_no_statement_reads_a_whole_table(
             AddBatch(batch).parameters(await table.lanes.make(AddBatch(batch).lanes())) | stamp | {"submit_id": 1},
         ),
         (statement("complete", schema), completion_parameters([complete(task) for task in tasks[-9:]]) | stamp),
-        (statement("change", schema), change_parameters(changes) | stamp),
+        (statement("change", schema), change_parameters(changes, {}) | stamp),
     ]
     for where in FILTERS:
         for many in (True, False):

@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from qo.engines.sqlite import SqliteEngine
-from qo.model import Filter, Position, Status, after_error, complete
+from qo.model import Filter, PendingKind, Position, Status, after_error, complete
 from qo.sqlite_tables.reader import SqliteReader
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, task_id
@@ -49,6 +49,7 @@ def plan(db: apsw.Connection, sql: str, values: tuple[Any, ...]) -> str:
         (Filter(statuses=(Status.FAILED,)), ["tasks_finished (status=?"]),
         (Filter(statuses=(Status.RUNNING,)), ["tasks_leased"]),
         (Filter(statuses=(Status.PENDING,)), ["tasks_ready", "tasks_coming"]),
+        (Filter(statuses=(Status.PENDING,), pending=(PendingKind.RETRYING,)), ["tasks_coming"]),
         (Filter(statuses=(Status.RUNNING, Status.ARCHIVED)), ["tasks_leased", "tasks_finished (status=?"]),
         (Filter(expired_for=5.0), ["tasks_leased (lease_expires_at<?)"]),
         (Filter(finished_for=5.0), ["tasks_finished (status=? AND created_at<?)"]),

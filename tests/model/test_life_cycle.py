@@ -10,24 +10,28 @@ from qo.model import STATUSES, Guard, Status, life_cycle
 PAGE = Path(__file__).parents[2] / "docs" / "life-cycle.md"
 
 TABLE = """
-step          pending    running    completed  failed     cancelled  archived
-claim         running    -          -          -          -          -
-renew         -          running    -          -          -          -
-complete      -          completed  -          -          -          -
-retry         -          pending    -          -          -          -
-give-up       -          failed     -          -          -          -
-fail          -          failed     -          -          -          -
-reject        failed     -          -          -          -          -
-release       -          pending    -          -          -          -
-set-apart     -          pending    -          -          -          -
-expire        -          pending    -          -          -          -
-expire,-last  -          failed     -          -          -          -
-cancel        cancelled  cancelled  -          -          -          -
-replay        -          -          -          pending    pending    pending
-retry-now     pending    -          -          -          -          -
-withdraw      cancelled  -          -          -          -          -
-archive       -          -          archived   archived   archived   -
-delete        -          -          gone       gone       gone       gone
+step             pending    running    completed  failed     cancelled  archived
+claim            running    -          -          -          -          -
+renew            -          running    -          -          -          -
+complete         -          completed  -          -          -          -
+retry            -          pending    -          -          -          -
+give-up          -          failed     -          -          -          -
+fail             -          failed     -          -          -          -
+reject           failed     -          -          -          -          -
+release          -          pending    -          -          -          -
+set-apart        -          pending    -          -          -          -
+expire           -          pending    -          -          -          -
+expire,-last     -          failed     -          -          -          -
+cancel           cancelled  cancelled  -          -          -          -
+replay           -          -          -          pending    pending    pending
+replay-finished  -          -          pending    pending    pending    pending
+retry-now        pending    -          -          -          -          -
+run-now          pending    -          -          -          -          -
+reschedule       pending    -          -          -          -          -
+set-priority     pending    -          -          -          -          -
+withdraw         cancelled  -          -          -          -          -
+archive          -          -          archived   archived   archived   -
+delete           -          -          gone       gone       gone       gone
 """
 
 HEADER, *LINES = [line.split() for line in TABLE.strip().splitlines()]

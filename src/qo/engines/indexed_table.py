@@ -57,7 +57,10 @@ class ReadyTasks:
         """Record that a task was written."""
         if task.status is Status.PENDING:
             heappush(self._later, _HeapEntry(task.available_at, task.created_at, task.id, task.version, task.due_at))
-        lane = lane_of(task)
+        self.change(lane_of(task))
+
+    def change(self, lane: LaneKey) -> None:
+        """Record that a task of this lane was written, or has left it for another priority."""
         if lane in self._lanes:
             self._changed.add(lane)
 
@@ -194,6 +197,8 @@ class IndexedTable(Table):
         before = self.tasks.get(task.id)
         if before is not None:
             self._counts[count_key(before)] -= 1
+            if before.priority != task.priority:
+                self._ready.change(lane_of(before))
         super()._write(task, without_event=without_event)
         self._index(task)
 

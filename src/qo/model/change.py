@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.model.filter import ClaimRequest
+from qo.model.ranking import AGEING, STRICT
 from qo.model.task import FINISHED, LONGEST, LOST, FailureKind, Status, Task, kind_of
 from qo.model.text import storable_text
 
@@ -23,18 +24,22 @@ class Guard(StrEnum):
     HELD = "held"  # running under the change's lease
     EXPIRED = "expired"  # running under the change's lease, which expired at least `grace` seconds ago
     WAITING = "waiting"  # pending: no worker has it
+    NOT_DUE = "not_due"  # pending, and due later
     UNFINISHED = "unfinished"
     ENDED = "ended"  # finished, not archived
     REPLAYABLE = "replayable"  # finished without success, or archived
+    FINISHED = "finished"  # also with success
 
 
 STATUSES: dict[Guard, frozenset[Status]] = {
     Guard.HELD: frozenset({Status.RUNNING}),
     Guard.EXPIRED: frozenset({Status.RUNNING}),
     Guard.WAITING: frozenset({Status.PENDING}),
+    Guard.NOT_DUE: frozenset({Status.PENDING}),
     Guard.UNFINISHED: frozenset({Status.PENDING, Status.RUNNING}),
     Guard.ENDED: frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
     Guard.REPLAYABLE: frozenset({Status.FAILED, Status.CANCELLED, Status.ARCHIVED}),
+    Guard.FINISHED: FINISHED,
 }
 LEASED = frozenset({Guard.HELD, Guard.EXPIRED})  # guards that also compare the lease
 
@@ -54,6 +59,9 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     failure_kind: FailureKind | None = None  # of `error`; None with an error is read as ERROR
     started_at: float | None = None  # when the handler started, by the store's clock
+    run_at: float | None = None  # the task is available at this instant, or now if it has passed; instead of `delay`
+    priority: int | None = None  # only with `promotion`
+    promotion: float | None = None  # seconds after which a task of this priority goes before all newer tasks
 
 
 def is_due(task: Task, now: float) -> bool:
@@ -79,6 +87,8 @@ def allows(task: Task, change: Change, now: float) -> bool:
         return False
     if change.guard in LEASED and task.lease_id != change.lease_id:
         return False
+    if change.guard is Guard.NOT_DUE and task.available_at <= now:
+        return False
     return change.guard is not Guard.EXPIRED or (task.lease_expires_at or 0.0) <= now - change.grace
 
 
@@ -93,15 +103,13 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
     if not allows(task, change, now):
         return None
     to = change.to
-    available_at, rank = task.available_at, task.rank
-    if change.delay is not None:
-        # Not below 0: earlier versions ranked by an `available_at` before `created_at`.
-        available_at, rank = now + change.delay, now + change.delay + max(0.0, rank - task.due_at)
+    available_at, rank = _place(task, change, now)
     return replace(
         task,
         status=to,
         available_at=available_at,
         rank=rank,
+        priority=task.priority if change.priority is None else change.priority,
         failures=task.failures if change.failures is None else change.failures,
         result=None if to is Status.PENDING else task.result if change.result is None else change.result,
         error=None if to is Status.COMPLETED else task.error if change.error is None else change.error,
@@ -120,6 +128,20 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
         updated_at=now,
         version=task.version + 1,
     )
+
+
+def _place(task: Task, change: Change, now: float) -> tuple[float, float]:
+    """When the changed task is available, and its rank."""
+    if change.delay is change.run_at is change.promotion is None:
+        return task.available_at, task.rank
+    available_at, due_at = task.available_at, task.due_at
+    if change.delay is not None:
+        available_at = due_at = now + change.delay
+    elif change.run_at is not None:
+        available_at = due_at = max(now, change.run_at)
+    # Not below 0: earlier versions ranked by an `available_at` before `created_at`.
+    promotion = max(0.0, task.rank - task.due_at) if change.promotion is None else change.promotion
+    return available_at, due_at + promotion
 
 
 def renew(task: Task, lease: float, *, started_at: float | None = None) -> Change:
@@ -166,9 +188,33 @@ def replay(task_id: str) -> Change:
     return Change(id=task_id, guard=Guard.REPLAYABLE, to=Status.PENDING, delay=0.0, failures=0)
 
 
+def replay_finished(task_id: str) -> Change:
+    """As `replay`, also for a task that completed. It loses its result."""
+    return Change(id=task_id, guard=Guard.FINISHED, to=Status.PENDING, delay=0.0, failures=0)
+
+
 def retry_now(task_id: str) -> Change:
     """End the back-off: the task is due now, and its failures are reset as by `replay`."""
     return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, delay=0.0, failures=0)
+
+
+def run_now(task_id: str) -> Change:
+    """Make a task due that is scheduled for later or waits for its retry. `failures` stays.
+
+    A task that is due already is refused: it would lose its place.
+    """
+    return Change(id=task_id, guard=Guard.NOT_DUE, to=Status.PENDING, delay=0.0)
+
+
+def reschedule(task_id: str, run_at: float) -> Change:
+    """Let a pending task become due at another instant. An instant in the past means now."""
+    return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, run_at=run_at)
+
+
+def set_priority(task_id: str, priority: int, ageing: float = AGEING) -> Change:
+    """Move a pending task to another priority, with the rank that it would have if it had been submitted with it."""
+    promotion = priority * min(ageing, STRICT)
+    return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, priority=priority, promotion=promotion)
 
 
 def withdraw(task_id: str) -> Change:

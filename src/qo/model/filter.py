@@ -1,6 +1,7 @@
 """Which tasks: filters, claim requests, keys of counts, and positions in a listing."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -10,6 +11,16 @@ from qo.model.check import check_id, check_number
 from qo.model.ranking import MEDIUM
 from qo.model.task import FINISHED, LATEST, Status, Task
 from qo.model.text import show
+
+
+class PendingKind(StrEnum):
+    """What a pending task waits for."""
+
+    __hash__ = str.__hash__
+
+    READY = "ready"  # for a worker: it is due
+    SCHEDULED = "scheduled"  # for the time it was submitted or rescheduled for
+    RETRYING = "retrying"  # for the end of its back-off
 
 
 class Filter(Struct, frozen=True, kw_only=True):
@@ -23,6 +34,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     finished_for: float | None = None  # finished at least this many seconds ago
     shards: tuple[str, ...] = ()  # first digits of ids
     retrying: bool | None = None  # of pending tasks: True only those that failed before, False only the others
+    pending: tuple[PendingKind, ...] = ()  # of pending tasks: only these kinds
 
     def matches(self, task: Task, now: float) -> bool:
         return self.matcher(now)(task)
@@ -30,6 +42,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     def matcher(self, now: float) -> Callable[[Task], bool]:
         """As `matches`, for many tasks: the cost per task does not depend on the number of names."""
         covers, statuses, shards = self.lane_matcher(), frozenset(self.statuses), frozenset(self.shards)
+        kinds = frozenset(self.pending)
         return lambda task: (
             covers(task.queue, task.type)
             and (not statuses or task.status in statuses)
@@ -38,6 +51,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             and (self.finished_for is None or _finished(task, now - self.finished_for))
             and (not shards or task.id[0] in shards)
             and (self.retrying is None or task.status is not Status.PENDING or is_retrying(task) is self.retrying)
+            and (not kinds or task.status is not Status.PENDING or pending_kind(task, now) in kinds)
         )
 
     def lane_matcher(self) -> Callable[[str, str], bool]:
@@ -66,6 +80,15 @@ def lane_matcher(queues: Iterable[str], types: Iterable[str]) -> Callable[[str, 
 def is_retrying(task: Task) -> bool:
     """Whether an attempt failed and the task waits for the next one."""
     return task.status is Status.PENDING and task.failures > 0
+
+
+def pending_kind(task: Task, now: float) -> PendingKind | None:
+    """What a pending task waits for at `now`; None for other tasks."""
+    if task.status is not Status.PENDING:
+        return None
+    if task.available_at <= now:
+        return PendingKind.READY
+    return PendingKind.RETRYING if task.failures > 0 else PendingKind.SCHEDULED
 
 
 def _expired(task: Task, before: float) -> bool:

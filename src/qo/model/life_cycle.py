@@ -22,11 +22,16 @@ from qo.model.change import (
     release,
     renew,
     replay,
+    replay_finished,
+    reschedule,
     retry_now,
+    run_now,
     set_apart,
+    set_priority,
     withdraw,
 )
 from qo.model.filter import ClaimRequest
+from qo.model.ranking import HIGH
 from qo.model.task import FINISHED, FailureKind, Status, Task
 
 REFUSED = "-"
@@ -106,10 +111,32 @@ STEPS = (
         " completes, so that a task that killed its process still runs alone in one.",
     ),
     LifeCycleStep(
+        "replay finished", "anyone", lambda task: replay_finished(task.id), "As `replay`, also for a completed task."
+    ),
+    LifeCycleStep(
         "retry now",
         "anyone",
         lambda task: retry_now(task.id),
         "Ends the back-off: due now, `failures` 0. Refused once a worker has the task.",
+    ),
+    LifeCycleStep(
+        "run now",
+        "anyone",
+        lambda task: run_now(task.id),
+        "Makes a task due that is scheduled for later or waits for its retry; `failures` does not change. Refused if it"
+        " is due already.",
+    ),
+    LifeCycleStep(
+        "reschedule",
+        "anyone",
+        lambda task: reschedule(task.id, NOW),
+        "Sets the time at which a pending task becomes due.",
+    ),
+    LifeCycleStep(
+        "set priority",
+        "anyone",
+        lambda task: set_priority(task.id, HIGH),
+        "Moves a pending task to another priority. It ranks as if it had been submitted with this priority.",
     ),
     LifeCycleStep(
         "withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."
@@ -122,9 +149,11 @@ GUARDS = {
     Guard.HELD: "the task runs under the lease that the change names, so a worker with an old lease is refused.",
     Guard.EXPIRED: "as `held`, and that lease expired at least `grace` seconds ago, so a late renewal still wins.",
     Guard.WAITING: "the task is pending, so no worker has it.",
+    Guard.NOT_DUE: "the task is pending and not due yet.",
     Guard.UNFINISHED: "the task has not ended.",
     Guard.ENDED: "the task has ended and is not archived yet.",
     Guard.REPLAYABLE: "the task ended without success, or is archived.",
+    Guard.FINISHED: "the task has ended, with or without success, or is archived.",
 }
 
 
@@ -160,6 +189,8 @@ def outcome(step: LifeCycleStep, status: Status) -> str:
     """The status after the step, or GONE or REFUSED, for a task in this status."""
     task = sample(status)
     if step.change is not None:
+        if guard(step) is Guard.NOT_DUE:
+            task = replace(task, available_at=NOW + 1)
         changed = apply(task, step.change(task), NOW)
         return REFUSED if changed is None else changed.status.value
     if step.name == "delete":

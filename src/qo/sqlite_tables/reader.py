@@ -5,12 +5,20 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, PendingKind, Position, Status, Task
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
 from qo.sqlite_tables.statements import SQL
 
+_MANY_COMING = 20_000  # below this, the same for tasks that are not due
 _MANY_PENDING = 1000  # below this, gathering and sorting pending tasks is faster than scanning all tasks
+
+
+_KINDS = {
+    PendingKind.READY: "available_at <= ?",
+    PendingKind.SCHEDULED: "(available_at > ? AND failures = 0)",
+    PendingKind.RETRYING: "(available_at > ? AND failures > 0)",
+}
 
 
 class _SqliteBranch(NamedTuple):
@@ -71,13 +79,17 @@ class SqliteReader:
             tests.append(("substr(id, 1, 1) IN (SELECT value FROM json_each(?))", (encode_list(where.shards),)))
         if where.retrying is not None:
             tests.append(("(status <> 'pending' OR (failures > 0) = ?)", (int(where.retrying),)))
+        if where.pending:
+            kinds = " OR ".join(_KINDS[kind] for kind in where.pending)
+            tests.append((f"(status <> 'pending' OR {kinds})", (now,) * len(where.pending)))
         if start is not None:
             tests.append(("(created_at, id) < (?, ?)", start))
         return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]
 
     def _branches(self, where: Filter) -> list[_SqliteBranch]:
         statuses = where.possible_statuses
-        if Status.PENDING in statuses and (len(statuses) == len(Status) or self._many_pending()):
+        is_coming = bool(where.pending) and PendingKind.READY not in where.pending
+        if Status.PENDING in statuses and (len(statuses) == len(Status) or self._has_many(is_coming=is_coming)):
             listed = encode_list(sorted(statuses))
             return [_SqliteBranch("tasks_listed", "status IN (SELECT value FROM json_each(?))", (listed,))]
         branches = [
@@ -85,12 +97,16 @@ class SqliteReader:
             for status in sorted(statuses & FINISHED)
         ]
         if Status.PENDING in statuses:
-            branches += [_SqliteBranch("tasks_ready", "ready = 1"), _SqliteBranch("tasks_coming", "ready = 0")]
+            branches += [] if is_coming else [_SqliteBranch("tasks_ready", "ready = 1")]
+            branches.append(_SqliteBranch("tasks_coming", "ready = 0"))
         if Status.RUNNING in statuses:
             branches.append(_SqliteBranch("tasks_leased", "status = 'running'"))
         return branches
 
-    def _many_pending(self) -> bool:
+    def _has_many(self, *, is_coming: bool) -> bool:
+        """Whether there are too many pending tasks, or too many that are not due, to sort them."""
+        if is_coming:
+            return bool(self._db.execute(SQL["some_coming"], (_MANY_COMING + 1,)).get > _MANY_COMING)
         return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _MANY_PENDING
 
     def count(self) -> Counts:

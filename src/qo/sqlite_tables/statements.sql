@@ -142,6 +142,10 @@ SET status = v.column2, ready = v.column3, available_at = v.column4, rank = v.co
 FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
+-- name: move
+-- Moves a pending task to the lane of another priority.
+UPDATE tasks SET lane = ?2, priority = ?3 WHERE n = ?1
+
 -- name: set_aside
 UPDATE tasks SET status = 'damaged', ready = NULL WHERE n IN (SELECT value FROM json_each(?))
 
@@ -165,6 +169,10 @@ ON CONFLICT (lane, status) DO UPDATE SET count = count + excluded.count
 -- name: counts
 SELECT queue, type, status, priority, sum(count)
 FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status, priority
+
+-- name: some_coming
+-- The number of tasks that are not due, as far as they were staged, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_coming WHERE ready = 0 LIMIT ?)
 
 -- name: history
 SELECT version, at, status, attempt, failures, worker_id, error, available_at

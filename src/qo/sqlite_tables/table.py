@@ -138,7 +138,8 @@ class SqliteTable:
 
     def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
         stored = read_briefs(self._db, [change.id for change in changes])
-        rows, answers, transitions, reached, lanes = [], [], list[Brief](), list[str](), set[int]()
+        rows, answers, transitions, lanes = [], [], list[Brief](), set[int]()
+        reached: list[tuple[int, str]] = []  # the lane and status of each transition
         for change in changes:
             brief = stored.get(change.id)
             changed = None if brief is None else apply(brief.task, change, now)
@@ -146,19 +147,29 @@ class SqliteTable:
             if brief is None or changed is None:
                 continue
             rows.append(changed_row(brief.n, changed, change, now))
+            lane = brief.lane if change.priority is None else self._move(brief, change.priority)
             if changed.status is Status.PENDING or brief.task.status is Status.PENDING:
-                lanes.add(brief.lane)
+                lanes |= {brief.lane, lane}
             if changed.status is not Status.RUNNING:  # renewals are not transitions
                 transitions.append(brief)
-                reached.append(plain(changed.status))
+                reached.append((lane, plain(changed.status)))
         write_rows(self._db, "change", rows)
         if transitions:
             self._transaction.record(encode_list([brief.n for brief in transitions]))
             self._transaction.tally.subtract(Counter([(brief.lane, brief.status) for brief in transitions]))
-            self._transaction.tally.update(zip([brief.lane for brief in transitions], reached, strict=True))
+            self._transaction.tally.update(reached)
         self._transaction.change_lanes(lanes)
         self._transaction.has_claimable = self._transaction.has_claimable or any(row[2] is not None for row in rows)
         return answers
+
+    def _move(self, brief: Brief, priority: int) -> int:
+        """Move a task to the lane of another priority, and return the lane."""
+        queue, type_, needs, _ = self._lanes[brief.lane]
+        lane = self._lanes.number(queue, type_, needs, priority)
+        if lane != brief.lane:
+            self._db.execute(SQL["move"], (brief.n, lane, priority))
+            self._transaction.thinned.add(brief.lane)
+        return lane
 
     # --- damage
 

@@ -8,6 +8,7 @@ from qo.testing.engine_changes import ChangeContract
 from qo.testing.engine_claims import ClaimContract, ClockSet, RaceContract
 from qo.testing.engine_damage import DamageContract
 from qo.testing.engine_notes import AuditContract, NotesContract, StatsContract
+from qo.testing.engine_operations import OperationContract
 from qo.testing.engine_order import ClaimOrderContract
 from qo.testing.engine_reads import ReadContract
 
@@ -17,6 +18,7 @@ class EngineContract(
     ClaimContract,
     ClaimOrderContract,
     ChangeContract,
+    OperationContract,
     ClockSet,
     ReadContract,
     AuditContract,

@@ -8,6 +8,7 @@ from qo.engine import Engine
 from qo.model import (
     Change,
     Filter,
+    PendingKind,
     RetryPolicy,
     Status,
     Table,
@@ -23,7 +24,11 @@ from qo.model import (
     release,
     renew,
     replay,
+    replay_finished,
+    reschedule,
     retry_now,
+    run_now,
+    set_priority,
     withdraw,
 )
 from qo.testing.clock import ManualClock
@@ -113,7 +118,11 @@ class _History:
                 expire(task, random=random, grace=1.0),
                 cancel(task.id),
                 replay(task.id),
+                replay_finished(task.id),
                 retry_now(task.id),
+                run_now(task.id),
+                reschedule(task.id, self.clock.now + self.dice.choice([-4.0, 0.0, 6.0])),
+                set_priority(task.id, self.dice.choice([0, 5, 9]), self.dice.choice([0.0, 3.0, float("inf")])),
                 withdraw(task.id),
                 archive(task.id),
             ]
@@ -136,6 +145,11 @@ class _History:
                 Filter(retrying=True, statuses=(Status.PENDING, Status.FAILED, Status.CANCELLED)),
                 Filter(retrying=False, statuses=(Status.PENDING,)),
                 Filter(retrying=dice.choice([True, False])),
+                Filter(pending=tuple(dice.sample(list(PendingKind), dice.choice([1, 2]))), statuses=(Status.PENDING,)),
+                Filter(
+                    pending=(dice.choice(list(PendingKind)),),
+                    statuses=dice.choice([(), (Status.PENDING, Status.FAILED)]),
+                ),
             ]
         )
         limit, pages = dice.choice([(99, 1), (99, 1), (2, 3)])

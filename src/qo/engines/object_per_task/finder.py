@@ -33,6 +33,7 @@ from qo.model import (
     CountKey,
     Counts,
     Filter,
+    PendingKind,
     Position,
     Status,
     Task,
@@ -124,6 +125,8 @@ class TaskFinder:
 
     async def _ready(self, where: Filter) -> list[Entry]:
         prefixes = [*(f"{READY}{shard}/" for shard in where.shards), LATER] if where.shards else [READY]
+        if where.pending and PendingKind.READY not in where.pending:
+            prefixes = [LATER]
         pages = await in_parallel(self._index.read, prefixes)
         return [entry for page in pages for entry in page.entries if not (where.retrying and entry.version == 1)]
 

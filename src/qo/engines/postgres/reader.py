@@ -10,12 +10,19 @@ from qo.engines.postgres.rows import STATUS
 from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, note_statement
 from qo.engines.postgres.table import PostgresTable
 from qo.errors import StorageError
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task, is_id
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, PendingKind, Position, Status, Task, is_id
 
 _MAX_SORTED = 1000  # up to this many pending tasks are read and sorted; more are found among all tasks
+_MAX_SORTED_COMING = 20_000  # the same for tasks that are due later
 _MAX_COUNT_ROWS = 1000  # more rows of counts are folded
 _NOW = "coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8)"
 _SHELVED = FINISHED - {Status.COMPLETED}  # statuses in the index on `shelf`
+
+_KINDS = {
+    PendingKind.READY: f"tasks.available_at <= {_NOW}",
+    PendingKind.SCHEDULED: f"(tasks.available_at > {_NOW} AND failures = 0)",
+    PendingKind.RETRYING: f"(tasks.available_at > {_NOW} AND failures > 0)",
+}
 
 
 class _PostgresBranch(NamedTuple):
@@ -49,7 +56,7 @@ class PostgresReader:
                 return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, limit: int, start: Position | None) -> list[Task]:
-        has_many_pending = _reads_pending(where) and await self._has_many_pending()
+        has_many_pending = _reads_pending(where) and await self._has_many_pending(where)
         sql, values = query(where, limit, start, has_many_pending=has_many_pending)
         filled = fill(sql, self._pool.address.schema)
 
@@ -62,8 +69,11 @@ class PostgresReader:
             if not has_gaps:  # otherwise read again: the page has room for more
                 return tasks
 
-    async def _has_many_pending(self) -> bool:
-        """Whether more than `_MAX_SORTED` tasks are pending. The cost does not grow with types or tasks."""
+    async def _has_many_pending(self, where: Filter) -> bool:
+        """Whether too many tasks are pending to sort them. The cost does not grow with types or tasks."""
+        if _is_coming(where):
+            ((number,),) = await self._pool.read("some_coming", {"limit": _MAX_SORTED_COMING + 1})
+            return int(number) > _MAX_SORTED_COMING
         ((number,),) = await self._pool.read("some_pending", {"limit": _MAX_SORTED + 1})
         return int(number) > _MAX_SORTED
 
@@ -157,6 +167,9 @@ def _conditions(where: Filter, start: Position | None) -> tuple[str, dict[str, A
     if where.retrying is not None:
         conditions.append("(status <> 'pending' OR (failures > 0) = %(retrying)s)")
         values["retrying"] = where.retrying
+    if where.pending:
+        kinds = " OR ".join(_KINDS[kind] for kind in where.pending)
+        conditions.append(f"(status <> 'pending' OR {kinds})")
     if start is not None:
         conditions.append("(created_at, id) < (%(before_at)s::float8, %(before_id)s::uuid)")
         values["before_at"], values["before_id"] = float(start.created_at), start.id
@@ -168,6 +181,11 @@ def _reads_pending(where: Filter) -> bool:
     return Status.PENDING in where.possible_statuses and len(where.possible_statuses) < len(Status)
 
 
+def _is_coming(where: Filter) -> bool:
+    """Whether all pending tasks that match are due later."""
+    return bool(where.pending) and PendingKind.READY not in where.pending
+
+
 def _branches(where: Filter, *, has_many_pending: bool) -> list[_PostgresBranch]:
     statuses = where.possible_statuses
     if len(statuses) == len(Status) or (Status.PENDING in statuses and has_many_pending):
@@ -176,7 +194,7 @@ def _branches(where: Filter, *, has_many_pending: bool) -> list[_PostgresBranch]
     if Status.COMPLETED in statuses:
         branches.append(_PostgresBranch("status = 'completed'"))
     if Status.PENDING in statuses:
-        branches += [_READY, _COMING]
+        branches += [_COMING] if _is_coming(where) else [_READY, _COMING]
     if Status.RUNNING in statuses:
         expired = "" if where.expired_for is None else f"WHERE expires_at <= {_NOW} - %(expired_for)s"
         branches.append(_PostgresBranch("status = 'running'", False, _LEASED.replace("{expired}", expired)))

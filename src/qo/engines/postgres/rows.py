@@ -157,8 +157,8 @@ def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def change_parameters(changes: Sequence[Change]) -> dict[str, Any]:
-    """The parameters of `change`."""
+def change_parameters(changes: Sequence[Change], lanes: Mapping[str, int]) -> dict[str, Any]:
+    """The parameters of `change`. `lanes` are the new lanes of tasks whose priority changes, by id."""
     return {
         "id": uuids([change.id for change in changes]),
         "guard": texts([change.guard.value for change in changes]),
@@ -172,6 +172,10 @@ def change_parameters(changes: Sequence[Change]) -> dict[str, Any]:
         "error": texts([change.error for change in changes]),
         "failure_kind": texts([_kind_text(change) for change in changes]),
         "started_at": floats([change.started_at for change in changes]),
+        "run_at": floats(_empty_if_null([change.run_at for change in changes])),
+        "promotion": floats(_empty_if_null([change.promotion for change in changes])),
+        "priority": integers(_empty_if_null([change.priority for change in changes])),
+        "new_lane": integers(_empty_if_null([lanes.get(change.id) for change in changes])),
     }
 
 

@@ -1,13 +1,13 @@
 """Writes: each call is one statement, or a few. A statement whose connection was lost is repeated."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from qo.clock import Clock
 from qo.damage import Damage, DamageLog, check_known_format, check_stored, encode_damage, note_name
 from qo.engines.postgres.arrays import texts, uuids
-from qo.engines.postgres.lanes import PostgresLanes
+from qo.engines.postgres.lanes import LaneKey, PostgresLanes
 from qo.engines.postgres.pool import LaneGone, PostgresPool, Rows, TaskExists
 from qo.engines.postgres.rows import (
     DAMAGED_STATUS,
@@ -198,8 +198,7 @@ class PostgresTable:
             rows, may_be_done = await self._pool.write("complete", values)
             written.update(task_id for (task_id,) in rows)
         if rest := [change for change in changes if change.id not in written and change.id in valid]:
-            values = change_parameters(rest) | {"now": self.now(), "channel": self._pool.address.channel}
-            rows, is_repeated = await self._pool.write("change", values)
+            rows, is_repeated = await self._change(rest)
             written.update(task_id for (task_id,) in rows)
             if (may_be_done or is_repeated) and any(change.id not in written for change in rest):
                 # An attempt that lost its connection may have written the change, and another process a later one.
@@ -207,6 +206,31 @@ class PostgresTable:
                     f"{self._pool.address.shown_url}: the connection was lost during a change; read the tasks again"
                 )
         return [change.id in written for change in changes]
+
+    async def _change(self, changes: Sequence[Change]) -> tuple[Rows, bool]:
+        """Run `change`. A lane that tasks move to may be removed before they are written: then it is created again."""
+        moved = {change.id: change.priority for change in changes if change.priority is not None}
+        for _ in range(_MAX_ADD_ATTEMPTS):
+            keys = await self._new_lanes(moved)
+            try:
+                numbers = await self.lanes.make(keys.values()) if keys else {}
+                lanes = {task_id: numbers[key].lane for task_id, key in keys.items()}
+                values = change_parameters(changes, lanes) | {"now": self.now(), "channel": self._pool.address.channel}
+                return await self._pool.write("change", values)
+            except LaneGone:
+                self.lanes.forget(keys.values())
+        raise StorageError(f"{self._pool.address.shown_url}: the lanes of tasks keep being removed; try again")
+
+    async def _new_lanes(self, priorities: Mapping[str, int]) -> dict[str, LaneKey]:
+        """The lanes of tasks with other priorities. Lanes that were removed are forgotten."""
+        if not priorities:
+            return {}
+        rows = await self._pool.read("get", {"id": uuids(sorted(priorities))})
+        lanes = await self.lanes.look_up(row[LANE_COLUMN] for row in rows)
+        old = {row[0]: lanes[row[LANE_COLUMN]] for row in rows if row[LANE_COLUMN] in lanes}
+        keys: dict[str, LaneKey] = {task_id: (*lane[:3], priorities[task_id]) for task_id, lane in old.items()}
+        await self.lanes.check(keys.values())
+        return keys
 
     # --- delete and notes
 

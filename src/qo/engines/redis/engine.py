@@ -152,7 +152,7 @@ class RedisEngine(Engine):
         while len(found) < limit and statuses:
             page_size = min(limit - len(found), MAX_BATCH_SIZE)
             start, ages = (page_size, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
-            lanes = (where.queues, where.types)
+            lanes = (where.queues, where.types, where.pending)
             arguments = pack((*start, *ages, statuses, "".join(where.shards) or None, where.retrying, *lanes))
             next_created_at, next_id, *rows = await self._scripts.run("find", self._now(), arguments)
             tasks, damage = unpack_tasks(rows)

@@ -39,7 +39,10 @@ _fields = msgspec.msgpack.Decoder(dict[bytes, bytes])
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of a task that never change, except its lane and payload. A newer qo may append more."""
+    """The fields of a task that seldom change, except its lane and payload. A newer qo may append more.
+
+    `apply.lua` replaces the priority, which comes first.
+    """
 
     priority: int
     max_retries: int
@@ -117,6 +120,9 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.error,
                 change.started_at,
                 kind_of(change.error, change.failure_kind),
+                change.run_at,
+                change.priority,
+                change.promotion,
             )
             for change in changes
         ]

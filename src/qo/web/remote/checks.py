@@ -11,6 +11,8 @@ from qo.model import (
     ADMIN_NOTES,
     AUDIT_NOTES,
     ERROR_LIMIT,
+    LOW,
+    STRICT,
     Change,
     ClaimRequest,
     NewTask,
@@ -33,6 +35,7 @@ from qo.notes import WORKERS
 MAX_ITEMS = 10_000  # in a batch, a claim or a page
 _MAX_INTEGER = 2**31 - 1  # supported by every store
 _NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
+_NUMBERS |= {"run_at": LATEST, "priority": LOW, "promotion": LOW * STRICT}
 _TYPE_FIELDS = ("types", "per_type_limits")
 _NOTE_LIMIT = 1024 * 1024  # bytes
 _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -112,6 +115,8 @@ def check_change(change: Change, payload_limit: int) -> Change:
         value = getattr(change, field)
         if value is not None:
             check_number(field, value, maximum=most)
+    if (change.priority is None) != (change.promotion is None):
+        raise InvalidTask("promotion", "is required together with a priority")
     if change.to is Status.RUNNING and change.lease is None:
         raise InvalidTask("lease", "is missing: a running task has a lease")
     if change.result is not None:

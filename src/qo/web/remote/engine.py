@@ -41,8 +41,10 @@ _VERBS = {
     (Guard.UNFINISHED, Status.CANCELLED): "cancel",
     (Guard.WAITING, Status.CANCELLED): "cancel",
     (Guard.WAITING, Status.PENDING): "retry",
+    (Guard.NOT_DUE, Status.PENDING): "run now",
     (Guard.WAITING, Status.FAILED): "reject",  # a worker fails tasks of a type that no worker handles
     (Guard.REPLAYABLE, Status.PENDING): "replay",
+    (Guard.FINISHED, Status.PENDING): "replay",
     (Guard.ENDED, Status.ARCHIVED): "archive",
 }
 
@@ -85,7 +87,7 @@ def _changes(changes: list[Change], answer: list[bool] | None) -> list[PortActio
     found: dict[str, list[int]] = {}
     for at, change in enumerate(changes):
         if change.guard not in LEASED:
-            found.setdefault(_VERBS.get((change.guard, change.to), f"make {change.to}"), []).append(at)
+            found.setdefault(_verb(change), []).append(at)
     return [
         action
         for verb, places in found.items()
@@ -93,6 +95,14 @@ def _changes(changes: list[Change], answer: list[bool] | None) -> list[PortActio
             verb, [changes[at].id for at in places], None if answer is None else [answer[at] for at in places]
         )
     ]
+
+
+def _verb(change: Change) -> str:
+    if change.priority is not None:
+        return "set priority"
+    if change.run_at is not None:
+        return "reschedule"
+    return _VERBS.get((change.guard, change.to), f"make {change.to}")
 
 
 def _tasks(verb: str, ids: list[str], answer: list[bool] | None) -> list[PortAction]:

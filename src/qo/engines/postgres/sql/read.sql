@@ -15,3 +15,7 @@ ORDER BY version
 -- The number of pending tasks, up to a limit.
 SELECT (SELECT count(*) FROM (SELECT FROM {schema}.ready LIMIT %(limit)s) AS head)
      + (SELECT count(*) FROM (SELECT FROM {schema}.coming LIMIT %(limit)s) AS head)
+
+-- name: some_coming
+-- The number of tasks that are due later, up to a limit.
+SELECT count(*) FROM (SELECT FROM {schema}.coming LIMIT %(limit)s) AS head

@@ -44,8 +44,10 @@ change AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(guard)s::text[], %(to)s::text[], %(lease_id)s::text[], %(grace)s::float8[],
                          %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[],
                          %(result)s::bytea[], %(error)s::text[], %(failure_kind)s::text[],
-                         %(started_at)s::float8[])
-        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, failure_kind, started_at)
+                         %(started_at)s::float8[], %(run_at)s::float8[], %(promotion)s::float8[],
+                         %(priority)s::integer[], %(new_lane)s::integer[])
+        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, failure_kind, started_at, run_at,
+              promotion, priority, new_lane)
 ),
 locked AS MATERIALIZED (
     SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.created_at,
@@ -59,10 +61,12 @@ permitted AS MATERIALIZED (
         WHEN 'held' THEN l.status = 'running' AND l.lease_id = c.lease_id
         WHEN 'expired' THEN l.status = 'running' AND l.lease_id = c.lease_id AND l.lease_expires_at <= clock.now - c.grace
         WHEN 'waiting' THEN l.status = 'pending'
+        WHEN 'not_due' THEN l.status = 'pending' AND l.available_at > clock.now
         WHEN 'unfinished' THEN l.status IN ('pending', 'running')
         WHEN 'ended' THEN l.status IN ('completed', 'failed', 'cancelled')
         WHEN 'replayable' THEN l.status IN ('failed', 'cancelled', 'archived')
-    END
+        WHEN 'finished' THEN l.status IN ('completed', 'failed', 'cancelled', 'archived')
+    END AND (c.new_lane IS NULL OR EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = c.new_lane))
 ),
 copied_events AS (
     INSERT INTO {schema}.events (id, version, at, status, attempt, failures, worker_id, error, available_at)
@@ -73,7 +77,10 @@ changed AS (
     UPDATE {schema}.tasks AS t
     SET status = p."to",
         available_at = new.available_at,
-        rank = coalesce(clock.now + p.delay + greatest(0, t.rank - greatest(t.available_at, t.created_at)), t.rank),
+        rank = CASE WHEN p.delay IS NULL AND p.run_at IS NULL AND p.promotion IS NULL THEN t.rank
+                    ELSE new.due_at + coalesce(p.promotion, greatest(0, t.rank - greatest(t.available_at, t.created_at))) END,
+        lane = coalesce(p.new_lane, t.lane),
+        priority = coalesce(p.priority, t.priority),
         shelf = CASE WHEN p."to" IN ('failed', 'cancelled', 'archived') THEN p."to" END,
         failures = coalesce(p.failures, t.failures),
         result = CASE WHEN p."to" <> 'pending' THEN coalesce(p.result, t.result) END,
@@ -90,7 +97,10 @@ changed AS (
         claimed = CASE WHEN p."to" = 'running' THEN t.claimed END,
         claimed_at = CASE WHEN p."to" = 'running' THEN t.claimed_at END
     FROM permitted AS p, clock,
-         LATERAL (SELECT coalesce(clock.now + p.delay, p.available_at) AS available_at) AS new
+         LATERAL (SELECT CASE WHEN p.delay IS NOT NULL THEN clock.now + p.delay
+                              WHEN p.run_at IS NOT NULL THEN greatest(clock.now, p.run_at) END AS set_at) AS moved,
+         LATERAL (SELECT coalesce(moved.set_at, p.available_at) AS available_at,
+                         coalesce(moved.set_at, greatest(p.available_at, p.created_at)) AS due_at) AS new
     WHERE t.id = p.id
     RETURNING t.id, t.status, t.lane, t.rank, t.available_at, t.created_at, t.version
 ),
@@ -124,8 +134,10 @@ settled AS (
 counted AS (
     INSERT INTO {schema}.tally AS t (slot, lane, status, count)
     SELECT pg_backend_pid(), lane, status, sum(number)
-    FROM (SELECT lane, status, -count(*) AS number FROM permitted WHERE "to" <> status GROUP BY lane, status
-          UNION ALL SELECT lane, "to", count(*) FROM permitted WHERE "to" <> status GROUP BY lane, "to") AS moved
+    FROM (SELECT lane, status, -count(*) AS number FROM permitted WHERE "to" <> status OR new_lane <> lane GROUP BY lane, status
+          UNION ALL
+          SELECT coalesce(new_lane, lane), "to", count(*) FROM permitted WHERE "to" <> status OR new_lane <> lane
+          GROUP BY coalesce(new_lane, lane), "to") AS moved
     WHERE EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = moved.lane)  -- a damaged task may name none
     GROUP BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count

@@ -1,10 +1,11 @@
 -- ARGV = now or '', filter
---   filter: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types};
+--   filter: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types,
+--     kinds of pending tasks};
 --     the page starts after (created_at, id), in descending order; shards is a string of digits, or nil
 -- Returns {created_at, id, then the rows of tasks}. The search continues after (created_at, id); nil: there are no more.
 local now, filter = current_time(ARGV[1]), cmsgpack.unpack(ARGV[2])
-local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types =
-  unpack(filter, 1, 11)
+local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types,
+  kinds = unpack(filter, 1, 12)
 local MAX_EXAMINED = 1000 -- tasks per call
 local MAX_PAGE_SIZE, FIRST_PAGE_SIZE = 100, 4 -- tasks of one lane read at a time
 local LANE_PAGE_SIZE = 32 -- lanes read at a time
@@ -26,9 +27,21 @@ local function precedes(a, b)
   return a.member > b.member
 end
 
+local function set_of(names)
+  local set = {}
+  for _, name in ipairs(names) do set[name] = true end
+  return set
+end
+local has_queue, has_type, has_kind = set_of(queues), set_of(types), set_of(kinds)
+
+local function pending_kind(t)
+  if t.available_at <= now then return 'ready' end
+  return t.failures > 0 and 'retrying' or 'scheduled'
+end
+
 local function matches(id)
   if shards and not find(shards, slice(id, 1, 1), 1, true) then return false end
-  if not (worker_id or expired_for or finished_for) and retrying == nil then return true end
+  if not (worker_id or expired_for or finished_for) and retrying == nil and #kinds == 0 then return true end
   local s = call('HGET', task_key(id), 's')
   local t = s and decode_state(s)
   if s and not t then return true end -- the caller sets aside tasks that it cannot read
@@ -36,19 +49,30 @@ local function matches(id)
     and (not expired_for or not (t.lease_expires_at > now - expired_for))
     and (not finished_for or t.completed_at <= now - finished_for)
     and (retrying == nil or t.status ~= PENDING or (t.failures > 0) == retrying)
+    and (#kinds == 0 or t.status ~= PENDING or has_kind[pending_kind(t)])
 end
-
-local function set_of(names)
-  local set = {}
-  for _, name in ipairs(names) do set[name] = true end
-  return set
-end
-local has_queue, has_type = set_of(queues), set_of(types)
 
 local function matches_lane(lane)
   if #queues == 0 and #types == 0 then return true end
   local is_lane, names = pcall(cjson.decode, lane)
   return is_lane and (#queues == 0 or has_queue[names[1]]) and (#types == 0 or has_type[names[2]])
+end
+
+-- If only tasks match that are due later, and there are few of these, sort them instead of examining all pending tasks.
+if #kinds > 0 and not has_kind.ready and #statuses == 1 and statuses[1] == 'pending'
+  and call('ZCARD', PREFIX .. ':delayed') <= MAX_EXAMINED then
+  local coming = {}
+  for _, id in ipairs(call('ZRANGE', PREFIX .. ':delayed', 0, -1)) do
+    local t = decode_state(call('HGET', task_key(id), 's'))
+    local is_after = t and created_at and (t.created_at > created_at or t.created_at == created_at and id >= last_id)
+    if not t or not is_after and matches_lane(t.lane) and matches(id) then
+      coming[#coming + 1] = { score = t and t.created_at or 0, member = id }
+    end
+  end
+  table.sort(coming, precedes)
+  local rows = { false, false }
+  for i = 1, math.min(#coming, limit) do append_task(rows, coming[i].member) end
+  return rows
 end
 
 -- A cursor with a status is at a lane, and its score is no older than the lane's newest task. The lane is opened when no
