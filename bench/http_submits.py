@@ -22,10 +22,8 @@ ONE = json.dumps({"task_type": "load", "priority": "high", "parameters": {"to": 
 MANY = b'{"tasks": [%s]}' % b", ".join([ONE] * MAX_SUBMIT_SIZE)
 
 
-def request(path: str, body: bytes) -> bytes:
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    )
+def request(path: str, body: bytes, *, method: str = "POST") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body
 
 
@@ -36,7 +34,7 @@ async def caller(port: int, message: bytes, until: float) -> int:
     while time.monotonic() < until:
         writer.write(message)
         head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 201"), head
+        assert head.startswith(b"HTTP/1.1 20"), head
         length = re.search(rb"content-length: (\d+)", head)
         assert length is not None
         await reader.readexactly(int(length[1]))
@@ -45,11 +43,17 @@ async def caller(port: int, message: bytes, until: float) -> int:
     return done
 
 
-async def measure(port: int, path: str, body: bytes, connections: int, seconds: float) -> float:
+async def measure_calls(port: int, message: bytes, connections: int, seconds: float) -> tuple[int, float]:
+    """The number of requests, and the seconds they took."""
     began = time.monotonic()
-    callers = [caller(port, request(path, body), began + seconds) for _ in range(connections)]
+    callers = [caller(port, message, began + seconds) for _ in range(connections)]
     done = sum(await asyncio.gather(*callers))
-    return done / (time.monotonic() - began)
+    return done, time.monotonic() - began
+
+
+async def measure(port: int, path: str, body: bytes, connections: int, seconds: float) -> float:
+    done, took = await measure_calls(port, request(path, body), connections, seconds)
+    return done / took
 
 
 async def in_process(url: str, seconds: float) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from qo.engine import Engine
 from qo.engines import open_engine
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import OneObjectEngine
+from qo.engines.replicated_log import ReplicatedLogEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, Filter, NewTask
@@ -46,6 +47,7 @@ LAYOUTS: dict[str, Callable[[], Engine]] = {
     "layout tasks": lambda: ObjectPerTaskEngine(LastVersionBucket()),
     "layout one": lambda: OneObjectEngine(LastVersionBucket()),
     "layout sqlite": lambda: SqliteObjectEngine(LastVersionBucket()),
+    "layout log": lambda: ReplicatedLogEngine(LastVersionBucket()),
 }
 
 

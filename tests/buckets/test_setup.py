@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from qo.audit import cli_user
-from qo.buckets.address import parse_address
+from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import ROLES, Role, policy
 from qo.cli import main
 from qo.cli.bucket_setup import command
@@ -118,12 +118,18 @@ def test_in_a_log_a_producer_may_only_submit() -> None:
         ("s3:GetObject", "log/meta.json"),
         ("s3:GetObject", "log/*/submissions/*"),
         ("s3:PutObject", "log/*/submissions/*"),
-        ("s3:GetObject", "data/*"),
         ("s3:PutObject", "data/*"),
         ("s3:PutObject", "audit/*"),
     }
     listed = written["Statement"][0]["Condition"]["StringLike"]["s3:prefix"]
-    assert listed == ["team/log/meta.json", "team/data/*"]
+    assert listed == ["team/log/meta.json"]
+
+
+@pytest.mark.parametrize("prefix", ["team*", "te?m", "${aws:username}"])
+def test_a_prefix_that_a_policy_takes_for_a_pattern_is_refused(prefix: str) -> None:
+    """`team*` would name the queues of all teams."""
+    with pytest.raises(InvalidSetting, match="pattern"):
+        policy(BucketAddress(scheme="s3", bucket="tasks", prefix=prefix), "producer")
 
 
 @pytest.mark.parametrize("origin", ["*", "https://*.example.com", "https://example.com/page", "example.com"])

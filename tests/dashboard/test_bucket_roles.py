@@ -138,8 +138,9 @@ async def test_in_a_log_a_producer_submits_and_can_do_nothing_else(store: Store)
     place = store.empty_place(layout="log")
     with acting_as(place, "worker"):
         async with qo.connect(place.url) as client:
-            await client.enqueue("work", 1)  # creates the log
+            await client.enqueue("work", LARGE)  # creates the log
     before = place.objects()
+    assert any(key.startswith("data/") for key in before)
     with acting_as(place, "producer") as connect:
         s3 = connect()
         async with qo.connect(place.url) as client:
@@ -151,9 +152,11 @@ async def test_in_a_log_a_producer_submits_and_can_do_nothing_else(store: Store)
         for key in before:
             ask = {"Bucket": place.bucket, "Key": f"{place.prefix}/{key}"}
             assert key == "log/meta.json" or is_refused(partial(s3.get_object, **ask)), key
-            assert is_refused(partial(s3.put_object, Body=b"mine", **ask)), key
+            # It creates large values under names that nobody can guess.
+            assert key.startswith("data/") or is_refused(partial(s3.put_object, Body=b"mine", **ask)), key
             assert is_refused(partial(s3.delete_object, **ask)), key
-        assert is_refused(partial(s3.list_objects_v2, Bucket=place.bucket, Prefix=f"{place.prefix}/log/"))
+        for prefix in ("log/", "data/", "data/0"):
+            assert is_refused(partial(s3.list_objects_v2, Bucket=place.bucket, Prefix=f"{place.prefix}/{prefix}"))
     with acting_as(place, "worker"):
         async with qo.connect(place.url) as client:
             await client.engine.repair()

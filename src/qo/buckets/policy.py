@@ -1,8 +1,10 @@
 """IAM policies with the least privileges that each role needs."""
 
+import re
 from typing import Any, Literal, get_args
 
 from qo.buckets.address import BucketAddress
+from qo.errors import InvalidSetting
 from qo.model import ADMIN_NOTES, AUDIT_NOTES
 
 Role = Literal["producer", "worker", "monitor", "dashboard", "operator", "admin"]
@@ -21,6 +23,7 @@ _ACTIONS: dict[Role, list[str]] = {
 }
 _PAGE = "ui/"  # scripts that run in browsers, with the rights of the user who opens them
 _ALL_PREFIXES = [""]
+_PATTERN = re.compile(r"[*?$]")
 
 # Key prefixes by layout. A producer writes a task, its index entry and its large inputs, and reads their state. All
 # other roles also need leases, registrations, controls and counts.
@@ -28,9 +31,10 @@ _PRODUCER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "data/", "format.json"],
     "one": ["queue.json", "data/"],
     "sqlite": ["queue.sqlite", "data/"],
-    "log": ["log/*/submissions/", "data/"],
+    "log": ["log/*/submissions/"],
 }
 _PRODUCER_READS = {"log": "log/meta.json"}  # it names the folder of the submissions; whoever writes it owns all tasks
+_PRODUCER_CREATES = {"log": "data/"}  # large inputs, under random names
 _WORKER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/", "format.json"],
     "one": ["queue.json", "data/"],
@@ -46,7 +50,13 @@ def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict
     admin can access tokens and the audit trail, and write the page. All other roles are denied explicitly, so that
     another policy of the same user cannot grant it. In the layouts `one` and `sqlite` all roles share one object, so a
     producer can change tasks like a worker. In the layout `log` it can submit, and neither read nor change tasks.
+
+    Raises InvalidSetting for a prefix with a wildcard or variable of policies: it would name other queues too.
     """
+    if found := _PATTERN.search(f"{address.bucket}/{address.prefix}"):
+        raise InvalidSetting(
+            f"{address} contains {found[0]!r}, which policies treat as a pattern; choose another prefix"
+        )
     bucket, root = f"arn:aws:s3:::{address.bucket}", f"{address.prefix}/" if address.prefix else ""
     starts = [f"{root}{folder}*" for folder in _prefixes(role, layout)]
     listing: dict[str, Any] = {
@@ -66,10 +76,11 @@ def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict
     statements = [listing, objects]
     here = f"{bucket}/{root}"
     if role == "producer" and layout in _PRODUCER_READS:
-        read = _PRODUCER_READS[layout]
-        # It cannot list submissions, so it cannot find those of other producers.
-        listing["Condition"] = {"StringLike": {"s3:prefix": [f"{root}{read}", f"{root}data/*"]}}
+        read, created = _PRODUCER_READS[layout], _PRODUCER_CREATES[layout]
+        # It cannot list submissions or large values, so it finds none of other producers: their names are random.
+        listing["Condition"] = {"StringLike": {"s3:prefix": [f"{root}{read}"]}}
         statements.append({"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": f"{here}{read}"})
+        statements.append({"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{here}{created}*"})
     if role not in ("admin", "dashboard"):
         # New records have random names. Without listing or reading, these roles cannot replace an existing one.
         statements.append({"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{here}{AUDIT_NOTES}*"})

@@ -80,13 +80,16 @@ def encode_frame(header: FrameHeader, body: bytes) -> bytes:
     return b"".join((packed, _CHECKSUM.pack(crc32(stored, crc32(packed))), stored))
 
 
-def decode_frame(key: str, data: bytes) -> tuple[FrameHeader, bytes]:
-    """The header and the body. Raises DamagedFrame, or NewerFormat if this build must not use the object."""
+def decode_frame(key: str, data: bytes, *, max_body: int = MAX_BODY) -> tuple[FrameHeader, bytes]:
+    """The header and the body. Raises DamagedFrame, or NewerFormat if this build must not use the object.
+
+    A body of more than `max_body` bytes before compression is not unpacked.
+    """
     name = parse_key(key)
     if name is None:
         raise DamagedFrame(f"{key} is not the name of an object of a log")
     try:
-        return _decode(key, name, data)
+        return _decode(key, name, data, max_body)
     except (_Problem, ZlibError) as problem:
         raise DamagedFrame(f"{key} is damaged: {problem}") from problem
 
@@ -95,7 +98,7 @@ class _Problem(Exception):
     """What is wrong with an object."""
 
 
-def _decode(key: str, name: FrameName, data: bytes) -> tuple[FrameHeader, bytes]:
+def _decode(key: str, name: FrameName, data: bytes, max_body: int) -> tuple[FrameHeader, bytes]:
     view = memoryview(data)
     if len(data) < HEADER_SIZE or data[: len(_MAGIC)] != _MAGIC:
         raise _Problem("it does not begin with the header of a log")
@@ -115,22 +118,24 @@ def _decode(key: str, name: FrameName, data: bytes) -> tuple[FrameHeader, bytes]
         raise _Problem(f"it has unknown flags ({flags:#x})")
     if compression not in {*Compression}:
         raise _Problem(f"its compression {compression} is unknown")
-    if raw_bytes > MAX_BODY or stored_bytes != len(data) - HEADER_SIZE:
-        raise _Problem(f"its length is {len(data)} bytes, and its header says {stored_bytes}, or {raw_bytes} unpacked")
+    if stored_bytes != len(data) - HEADER_SIZE:
+        raise _Problem(f"its length is {len(data)} bytes, and its header says {stored_bytes}")
     header = FrameHeader(
         name.kind, shard, first, last, own_id.hex(), previous.hex(), last_id.hex(), at, writer.hex(),
         schema, schema_since, FrameFlags(flags), number, since, Compression(compression), raw_bytes, stored_bytes,
     )  # fmt: skip
     if name.token is not None and name.token != (header.id if kind == FrameKind.IMAGE_PART else header.previous):
         raise _Problem("it belongs to another image or producer")
-    body = _unpacked(view[HEADER_SIZE:], header)
+    body = _unpacked(view[HEADER_SIZE:], header, max_body)
     if crc32(body) != body_checksum:
         raise _Problem("the checksum of its body does not match")
     return header, body
 
 
-def _unpacked(stored: memoryview, header: FrameHeader) -> bytes:
+def _unpacked(stored: memoryview, header: FrameHeader, max_body: int) -> bytes:
     """The body before compression, which is never longer than the header says."""
+    if header.raw_bytes > max_body:
+        raise _Problem(f"its body of {header.raw_bytes} bytes is too large; the limit is {max_body}")
     if header.compression is Compression.NONE:
         body, is_whole = bytes(stored), True
     else:

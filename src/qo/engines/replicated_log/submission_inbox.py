@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from qo.bucket import Bucket
+from qo.bucket import Blob, Bucket
 from qo.clock import Clock, boot_clock, system_clock
 from qo.damage import QUARANTINE, DamageNote
 from qo.engines.parallel import in_parallel
@@ -177,7 +177,7 @@ class SubmissionInbox:
         for due, known in gaps.items():
             await self._fill(due, known)
         unread = [number for number, found in self._next_batch() if found is None or found.is_outdated]
-        for number, found in zip(unread, await in_parallel(self._get, unread), strict=True):
+        for number, found in (await self._get(unread)).items():
             if found is None:  # another process has added and deleted it
                 self._waiting.pop(number, None)
             elif number.producer not in self._newer:
@@ -197,9 +197,10 @@ class SubmissionInbox:
         """Read the numbers before `known`, which no listing has shown, and put them first."""
         numbers = [SubmissionNumber(due.producer, n) for n in range(due.n, min(known, due.n + _MAX_GAP))]
         age = Age(self._elapsed, self._wall)
-        found = dict(zip(numbers, await in_parallel(self._get, numbers), strict=True))
+        found = await self._get(numbers)
         if due.producer in self._newer:
             return
+        numbers = [*found]
         filled = dict[SubmissionNumber, WaitingSubmission | None]()
         following = numbers[-1].n + 1
         if following < known and not any(found.values()):
@@ -223,10 +224,28 @@ class SubmissionInbox:
                 return name.first
         return None
 
-    async def _get(self, number: SubmissionNumber) -> WaitingSubmission | None:
-        key, former, problem, age = self._key(number), b"", "", Age(self._elapsed, self._wall)
+    async def _get(self, numbers: Sequence[SubmissionNumber]) -> dict[SubmissionNumber, WaitingSubmission | None]:
+        """Read the objects, the first of them at least, until they hold as much as a transaction may add.
+
+        A small object may unpack to much, so those after that are left out, and read later. None: there is no such
+        object.
+        """
+        age = Age(self._elapsed, self._wall)
+        blobs = await in_parallel(self._fetch, numbers)
+        read, size = dict[SubmissionNumber, WaitingSubmission | None](), 0
+        for number, blob in zip(numbers, blobs, strict=True):
+            if size > MAX_PAYLOADS:
+                break
+            read[number] = found = await self._decoded(number, blob, age)
+            size += 0 if found is None else found.size
+        return read
+
+    async def _fetch(self, number: SubmissionNumber) -> Blob | None:
+        return await retry(lambda: self._bucket.get(self._key(number)))
+
+    async def _decoded(self, number: SubmissionNumber, blob: Blob | None, age: Age) -> WaitingSubmission | None:
+        key, former, problem = self._key(number), b"", ""
         for _ in range(_MAX_READS):
-            blob = await retry(lambda: self._bucket.get(key))
             if blob is None:
                 return None
             try:
@@ -242,7 +261,7 @@ class SubmissionInbox:
                 problem = str(error)
             if blob.data == former:
                 break
-            former = blob.data  # the response may be damaged, and not the object
+            former, blob = blob.data, await self._fetch(number)  # the response may be damaged, and not the object
         return WaitingSubmission(number.n + 1, age, problem=problem)
 
     def _leave(self, producer: str) -> None:

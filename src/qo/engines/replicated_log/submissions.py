@@ -51,9 +51,9 @@ def decode_submission(key: str, data: bytes) -> tuple[FrameHeader, list[NewTask]
     Everything is checked, because a producer may be less trusted than the processes that run its tasks.
     """
     try:
-        header, body = decode_frame(key, data)
-        if len(body) > _MAX_SIZE or header.last > MAX_TASKS:
-            raise ValueError(f"{header.last} tasks with {len(body)} bytes are too much for one object")
+        header, body = decode_frame(key, data, max_body=_MAX_SIZE)
+        if header.last > MAX_TASKS:
+            raise ValueError(f"{header.last} tasks are too many for one object")
         tasks = _decoder.decode(body)
         if not 0 <= header.at < LATEST:
             raise ValueError(f"{header.at!r} is not a valid time")
@@ -182,7 +182,7 @@ async def in_parts(
 def _recognise(key: str, stored: bytes) -> bool | None:
     """False for a readable object that is not this write; None: it may be this write, with a damaged response."""
     try:
-        decode_frame(key, stored)
+        decode_frame(key, stored, max_body=_MAX_SIZE)
     except Refused:
         return None
     return False
