@@ -1,7 +1,7 @@
 """The archive of finished tasks: callers see no difference, even if tasks are moved immediately."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from urllib.parse import quote
@@ -16,9 +16,10 @@ from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
 from qo.engines.redis.archive import PostgresArchive
 from qo.engines.redis.archived_engine import ArchivingEngine
+from qo.engines.redis.task_fields import TaskRecord
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Change, Filter, Status, archive, complete, cursor, replay
-from qo.testing import EngineContract, ManualClock
+from qo.model import Change, Filter, Status, archive, complete, cursor, fail, replay
+from qo.testing import EngineContract, ManualClock, random_history
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.damage import damage_redis
 from tests.servers.postgres import PostgresServer
@@ -42,10 +43,12 @@ def clock() -> ManualClock:
 
 
 @asynccontextmanager
-async def eager(clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
+async def eager(
+    clock: ManualClock, redis_server: Server, postgres: PostgresServer, *, move_interval: float = 60.0
+) -> AsyncIterator[Eager]:
     prefix = f"a{next(names)}"
     redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"), clock)
-    engine = Eager(redis, PostgresArchive(postgres.url(), prefix), clock)
+    engine = Eager(redis, PostgresArchive(postgres.url(), prefix), clock, move_interval=move_interval)
     try:
         await engine.open()
         yield engine
@@ -80,6 +83,52 @@ async def test_a_finished_task_is_only_in_the_archive(engine: Eager) -> None:
     assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised for archived tasks too
     assert (await stored(engine)).result == b"\xff\0"
     assert await engine.archive.unknown_fields(task.id) is None, "known fields are not stored as unknown ones"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_histories_are_answered_as_the_model_answers_while_tasks_move(
+    clock: ManualClock, redis_server: Server, postgres: PostgresServer, seed: int
+) -> None:
+    async with eager(clock, redis_server, postgres, move_interval=0.0) as engine:
+        await random_history(engine, clock, seed)
+
+
+class Gate(PostgresArchive):
+    """Lets a test do something between the reading of finished tasks and their storing."""
+
+    def __init__(self, url: str, prefix: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(url, prefix)
+        self._meanwhile = meanwhile
+
+    async def save(self, records: Sequence[TaskRecord]) -> None:
+        await self._meanwhile()
+        await super().save(records)
+
+
+@pytest.mark.parametrize("fate", ["deleted", "replayed"])
+async def test_a_task_that_changes_while_it_is_moved_is_not_in_the_archive(
+    clock: ManualClock, redis_server: Server, postgres: PostgresServer, fate: str
+) -> None:
+    """Another process deletes or replays a task after the mover has read it."""
+    async with eager(clock, redis_server, postgres) as mover:
+        await mover.add([new(), new(1)])
+        done, other = await claim(mover, limit=2)
+        await mover.redis.apply([fail(done, "broken"), complete(other)])
+
+        async def change() -> None:
+            if fate == "deleted":
+                assert await mover.redis.delete([done.id]) == [True]
+            else:
+                assert await mover.redis.apply([replay(done.id)]) == [True]
+
+        await mover.archive.close()
+        mover.archive = Gate(postgres.url(), mover.redis.address.prefix, change)
+        assert await mover.move(min_age=0.0) == 2
+        assert await mover.redis.get([other.id]) == [None], "the other task is moved"
+        assert sum((await mover.count()).values()) == (1 if fate == "deleted" else 2)
+        (task,) = await mover.get([done.id])
+        assert (task and task.status) == (None if fate == "deleted" else Status.PENDING)
+        assert set(await mover.archive.get([done.id, other.id])) == {other.id}
 
 
 async def test_pages_include_redis_and_the_archive(engine: Eager, clock: ManualClock) -> None:

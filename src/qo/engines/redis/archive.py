@@ -72,6 +72,7 @@ class Archive(Protocol):
     async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]: ...
     async def count(self) -> Counts: ...
     async def delete(self, ids: Sequence[str]) -> set[str]: ...
+    async def withdraw(self, tasks: Sequence[Task]) -> None: ...
 
 
 class PostgresArchive:
@@ -149,6 +150,14 @@ class PostgresArchive:
             "DELETE FROM qo_archive WHERE prefix = %s AND id = ANY (%s) RETURNING id", (self._prefix, list(ids))
         )
         return {task_id for (task_id,) in rows}
+
+    async def withdraw(self, tasks: Sequence[Task]) -> None:
+        """Delete these versions of tasks; other versions stay."""
+        await self._run(
+            "DELETE FROM qo_archive USING unnest(%s::text[], %s::bigint[]) AS outdated (id, version)"
+            " WHERE prefix = %s AND qo_archive.id = outdated.id AND qo_archive.version = outdated.version",
+            ([task.id for task in tasks], [task.version for task in tasks], self._prefix),
+        )
 
     async def _run(self, sql: str, values: Any = None, *, many: bool = False) -> list[Any]:
         """Run a statement that is safe to repeat: if the connection is lost, it runs again on a new one."""

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from qo.clock import Clock
+from qo.clock import Clock, boot_clock
 from qo.engine import Engine, Snapshot
 from qo.engines.redis.archive import Archive
 from qo.engines.redis.engine import RedisEngine
@@ -33,15 +33,19 @@ from qo.model import (
 )
 
 log = logging.getLogger("qo.archive")
-_MOVE_INTERVAL = 5.0
+_MOVE_INTERVAL = 5.0  # seconds
 _MIN_AGE = 5.0  # seconds that a finished task stays in Redis, because callers soon read its result
 _PAGE_SIZE = 500
+_MAX_MOVE_TIME = 30.0  # seconds; half as long as the marker of an evicted task exists (lua/evict.lua)
 
 
 class ArchivingEngine(ForwardingEngine):
-    def __init__(self, redis: RedisEngine, archive: Archive, clock: Clock) -> None:
+    def __init__(
+        self, redis: RedisEngine, archive: Archive, clock: Clock, *, move_interval: float = _MOVE_INTERVAL
+    ) -> None:
         super().__init__(redis)
         self.redis, self.archive, self._clock = redis, archive, clock
+        self._move_interval = move_interval
         self._mover: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()  # so that a task is not moved away while it is being restored
 
@@ -64,7 +68,7 @@ class ArchivingEngine(ForwardingEngine):
 
     async def _move_repeatedly(self) -> None:
         while True:
-            await asyncio.sleep(_MOVE_INTERVAL)
+            await asyncio.sleep(self._move_interval)
             try:
                 while await self.move() == _PAGE_SIZE:
                     pass
@@ -74,10 +78,15 @@ class ArchivingEngine(ForwardingEngine):
     async def move(self, min_age: float = _MIN_AGE) -> int:
         """Move one page of tasks that finished at least `min_age` seconds ago. Returns their number."""
         async with self._moving:
+            began = boot_clock()
             tasks = await self.redis.find(Filter(finished_for=min_age), limit=_PAGE_SIZE)
             if tasks:
                 await self.archive.save(await self.redis.read_records(tasks))
-                await self.redis.evict(tasks)
+                changed, missing = await self.redis.evict(tasks)
+                # A task that is missing without a marker was deleted meanwhile, unless its marker has expired.
+                outdated = changed | missing if boot_clock() - began < _MAX_MOVE_TIME else changed
+                if outdated:
+                    await self.archive.withdraw([task for task in tasks if task.id in outdated])
             return len(tasks)
 
     async def _restore(self, task: Task) -> None:
@@ -165,7 +174,8 @@ class ArchivingEngine(ForwardingEngine):
         return await Engine.with_values(self, tasks)
 
     async def count(self) -> Counts:
-        return dict(Counter(await self.redis.count()) + Counter(await self.archive.count()))
+        async with self._moving:  # a task that moves between the two reads would be counted twice
+            return dict(Counter(await self.redis.count()) + Counter(await self.archive.count()))
 
     async def history(self, task_id: str) -> list[Event]:
         return await self.redis.history(task_id) or await self.archive.history(task_id)

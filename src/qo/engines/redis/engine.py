@@ -196,10 +196,18 @@ class RedisEngine(Engine):
         answers = await self._scripts.run_batches("followers", batches) if ids else []
         return [last.decode() for answer in answers for last in answer if last is not None]
 
-    async def evict(self, tasks: Sequence[Task]) -> None:
-        """Remove finished tasks that the archive has, unless they have changed since they were read."""
+    async def evict(self, tasks: Sequence[Task]) -> tuple[set[str], set[str]]:
+        """Remove finished tasks that the archive has, unless they have changed since they were read.
+
+        Returns the ids of tasks that have changed, and the ids of tasks that were deleted, or that another process
+        evicted more than a minute ago.
+        """
+        changed, missing = set[str](), set[str]()
         for _, batch in _batches(tasks):
-            await self._scripts.run("evict", pack([(task.id, task.version) for task in batch]))
+            answer = await self._scripts.run("evict", pack([(task.id, task.version) for task in batch]))
+            changed.update(task_id.decode() for task_id in answer[0])
+            missing.update(task_id.decode() for task_id in answer[1])
+        return changed, missing
 
     async def restore(self, record: TaskRecord) -> None:
         """Store a finished task from the archive, unless Redis has it."""
