@@ -16,6 +16,7 @@ from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
 from qo.engines.replicated_log import ReplicatedLogEngine
 from qo.engines.replicated_log.log_shard import LogShard
+from qo.engines.replicated_log.sharded_log import ShardedLog
 from qo.engines.retry import retry
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
@@ -43,8 +44,9 @@ class DamagedLayouts:
         if isinstance(below, ObjectPerTaskEngine):
             await truncate(_bucket_of(below), task_key(task_id))
         elif isinstance(below, ReplicatedLogEngine):
-            shard = below._shard
-            assert shard is not None
+            log = below._shard
+            assert log is not None
+            shard = log.home(task_id) if isinstance(log, ShardedLog) else log
             await damage_sqlite(shard, task_id, "retry = '{\"half'")
         elif isinstance(below, SqliteObjectEngine):
             await damage_sqlite(below, task_id, "retry = '{\"half'")

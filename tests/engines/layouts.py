@@ -8,7 +8,7 @@ from qo.engines import sqlite_object
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.object_per_task import ObjectPerTaskEngine, TasksOptions
 from qo.engines.one_object import CommitMode, OneObjectEngine
-from qo.engines.replicated_log import ReplicatedLogEngine
+from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
 from tests.engines.compacting_log import compacting_log
@@ -33,5 +33,6 @@ VARIANTS: dict[str, Layout] = LAYOUTS | {
         bucket, mode=sqlite_object.DurabilityMode.LOCAL, interval=0, clock=clock
     ),
     "log in small blocks": compacting_log,
+    "log in four shards": lambda bucket, clock: ReplicatedLogEngine(bucket, LogOptions(shard_count=4), clock=clock),
     "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=CommitMode.DIRECT, clock=clock),
 }

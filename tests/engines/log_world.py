@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from qo.bucket import Blob
 from qo.engine import Engine
@@ -129,8 +130,8 @@ class Held(NamedTuple):
 class World:
     """The store, and what its processes were told."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, dice: random.Random, shards: int = 1) -> None:
+        self.dice, self.options = dice, replace(OPTIONS, shard_count=shards)
         self.store = RecordingBucket(lambda: START + asyncio.get_running_loop().time())
         self.added: set[str] = set()
         self.submitted: set[str] = set()  # through the inbox: other processes see them later
@@ -186,7 +187,7 @@ class Process:
         self.bucket = FaultyBucket(self.line, faults)
         self.engine: Engine = ReplicatedLogEngine(
             self.bucket,
-            LogOptions(**{name: getattr(OPTIONS, name) for name in OPTIONS.__struct_fields__} | {"submit": submit}),
+            replace(world.options, submit=submit),
             elapsed=self.line.clock,
             wall=self.line.wall,
         )
@@ -257,9 +258,9 @@ class Process:
         await self.engine.repair()
 
 
-async def live(dice: random.Random, *, seconds: float = 100.0) -> World:
+async def live(dice: random.Random, *, seconds: float = 100.0, shards: int = 1) -> World:
     """Run the processes, with sleepers and deaths, then finish the tasks and check what is stored."""
-    world = World(dice)
+    world = World(dice, shards)
     processes = [Process(world, f"worker {n}") for n in range(3)]
     processes += [Process(world, "compactor", repairs=0.5), Process(world, "producer", submit=SubmitMode.INBOX)]
     running = [asyncio.create_task(process.run(seconds)) for process in processes]

@@ -16,12 +16,13 @@ _BLOCK = 10
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("first", range(0, HISTORIES, _BLOCK))
-def test_nothing_is_lost_and_nothing_happens_twice(first: int) -> None:
+def test_nothing_is_lost_and_nothing_happens_twice(first: int, shards: int) -> None:
     for seed in range(first, min(first + _BLOCK, HISTORIES)):
         try:
             with seeded(seed) as dice:
-                simulate(live(dice), seed)
+                simulate(live(dice, shards=shards), seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

@@ -171,7 +171,7 @@ _EXAMPLES = examples(
     "--shards",
     type=Shards(),
     var="QO_SHARDS",
-    help="Buckets: claim only tasks whose ids begin with these digits: 0, 0,8,f or 0-7.",
+    help="Layout tasks: claim only tasks whose ids begin with these digits: 0, 0,8,f or 0-7.",
 )
 @option(
     "--index-mode",
@@ -273,6 +273,8 @@ def _plan(call: Invocation, target: str, given: dict[str, Any]) -> Plan:
 
 def _bucket(given: dict[str, Any]) -> dict[str, str]:
     """The options of the bucket's layout, by their names in a URL."""
-    options = {"shards": ",".join(sorted(given["shards"] or ())), "index_mode": given["index_mode"] or ""}
+    # As ranges: in the layout `log` a number is the number of shards.
+    digits = ",".join(f"{digit}-{digit}" for digit in sorted(given["shards"] or ()))
+    options = {"shards": digits, "index_mode": given["index_mode"] or ""}
     options["scan_interval"] = "" if given["scan_interval"] is None else f"{given['scan_interval']:g}"
     return {name: value for name, value in options.items() if value}

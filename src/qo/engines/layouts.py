@@ -32,8 +32,10 @@ _OPTIONS = {
     "tasks": (*_VARIABLES,),
     "one": ("mode", _LIMIT),
     "sqlite": ("mode", "interval", "volume", _LIMIT),
-    "log": ("submit", _LIMIT),
+    "log": ("shards", "submit", _LIMIT),
 }
+# Layouts for which these options have another meaning than the variable.
+_WITHOUT_VARIABLE = {("log", "shards")}
 _INLINE = {"log": 64 * 1024}  # bytes of a value that is kept with its task: each process has a copy of all tasks
 # Options that no URL can name. After a machine was frozen together with its clocks, no request to a folder fails, so
 # only the checkpoint tells what happened meanwhile. It is a small local file.
@@ -41,6 +43,7 @@ _IN_FOLDERS = {"log": {"trust": "0"}}
 _LAYOUT_OPTIONS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKET_OPTIONS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}
 _HEX = "0123456789abcdef"
+_MAX_SHARD_COUNT = 256  # of a log
 _MAX_PAGE_SIZE = 1000  # keys that a store lists in one request
 _MAX_PAYLOAD_LIMIT = 1024**3  # bytes: several payloads are held in memory at a time
 
@@ -198,7 +201,11 @@ def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], 
             known = ", ".join(_OPTIONS[layout])
             raise InvalidSetting(f"{name!r:.80} is not an option of the layout `{layout}`, which has {known}")
     from_environment = {name: variables[variable] for name, variable in _VARIABLES.items() if variables.get(variable)}
-    options = {name: value for name, value in from_environment.items() if name in _OPTIONS[layout]} | given
+    options = {
+        name: value
+        for name, value in from_environment.items()
+        if name in _OPTIONS[layout] and (layout, name) not in _WITHOUT_VARIABLE
+    } | given
     rest = urlencode([(name, value) for name, value in query if name not in _LAYOUT_OPTIONS])
     return layout, options, parts._replace(query=rest).geturl()
 
@@ -243,6 +250,8 @@ def _log(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Eng
 
     submit = _choice("submit", options.get("submit", SubmitMode.AUTO), SubmitMode)
     chosen: dict[str, Any] = {name: float(options[name]) for name in ("trust",) if name in options}
+    if "shards" in options:
+        chosen["shard_count"] = _shard_count(options["shards"])
     return ReplicatedLogEngine(
         bucket, LogOptions(submit=submit, **chosen), clock=clock, new_runner=lambda: ThreadPool(1).run
     )
@@ -266,6 +275,15 @@ def _number(name: str, value: str, maximum: int) -> int:
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= maximum:
         raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {maximum}")
     return int(value)
+
+
+def _shard_count(value: str) -> int:
+    try:
+        return _number("shards", value, _MAX_SHARD_COUNT)
+    except InvalidSetting as error:
+        raise InvalidSetting(
+            f"{error}: how many shards the log has; every worker of the layout `log` serves all of them"
+        ) from None
 
 
 def _fraction(name: str, value: str) -> float:

@@ -47,12 +47,12 @@ class ClaimPoller:
     def __init__(self, clock: Clock, backoff: PollBackoff | None = None) -> None:
         self._clock = clock
         self._woken = asyncio.Event()
-        self._backoff = backoff or PollBackoff()
+        self.backoff = backoff or PollBackoff()
         self.next_at: float | None = None  # as in PollResult, as far as known
 
     def wake(self) -> None:
         """End all waits: this process wrote something claimable."""
-        self._backoff.start_over()
+        self.backoff.start_over()
         self.next_at = None
         self._woken.set()
 
@@ -66,16 +66,16 @@ class ClaimPoller:
         until = loop.time() + timeout
         while (left := until - loop.time()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self._backoff.next, self._due_in())):
+                async with asyncio.timeout(min(left, self.backoff.next, self._due_in())):
                     await self._woken.wait()
                     return
             if loop.time() >= until:
                 return
             found, self.next_at = await poll()
             if found:
-                self._backoff.start_over()
+                self.backoff.start_over()
                 return
-            self._backoff.lengthen()
+            self.backoff.lengthen()
 
     def _due_in(self) -> float:
         return float("inf") if self.next_at is None else max(0.0, self.next_at - self._clock())

@@ -4,13 +4,28 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, PendingKind, Position, Status, Task
+from qo.model import (
+    FINISHED,
+    CountKey,
+    Counts,
+    Event,
+    Filter,
+    Note,
+    PendingKind,
+    Position,
+    Status,
+    Task,
+    in_order,
+    lane_of,
+)
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
 from qo.sqlite_tables.statements import SQL
 
 _MANY_COMING = 20_000  # below this, the same for tasks that are not due
+_numbers = msgspec.json.Decoder(list[int])
 _MANY_PENDING = 1000  # below this, gathering and sorting pending tasks is faster than scanning all tasks
 
 
@@ -39,6 +54,13 @@ class SqliteReader:
             tasks = read_tasks(self._db, BY_ID, list(ids), self._lanes).values()
         found = {task.id: task for task in tasks}
         return [found.get(task_id) for task_id in ids]
+
+    def leased_under(self, lease_id: str, now: float) -> list[Task]:
+        """The tasks that a claim has leased, in order."""
+        with self._db:
+            numbers = _numbers.decode(self._db.execute(SQL["held_under"], (lease_id,)).get)
+            tasks = read_tasks(self._db, BY_N, numbers, self._lanes).values()
+        return in_order(tasks, now, lane_of)
 
     def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
         if not where.possible_statuses:

@@ -114,6 +114,20 @@ SELECT json_group_array(json_array(value, json((
 ))))
 FROM json_each(?1) AS lanes
 
+-- name: candidates
+-- The first ?2 ready tasks of each lane in ?1, and the first ?4 tasks that are due at ?3 and not ready yet, for a claim from several
+-- tables.
+SELECT json_group_array(json((
+    SELECT json_group_array(json_array(id, rank, due_at, created_at, lane))
+    FROM (SELECT id, rank, max(available_at, created_at) AS due_at, created_at, lane
+          FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = lanes.value ORDER BY tasks.rank, n LIMIT ?2)
+))), (
+    SELECT json_group_array(json_array(id, rank, due_at, created_at, lane))
+    FROM (SELECT id, rank, max(available_at, created_at) AS due_at, created_at, lane
+          FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND available_at <= ?3 ORDER BY available_at LIMIT ?4)
+)
+FROM json_each(?1) AS lanes
+
 -- name: claim
 UPDATE tasks
 SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = ?1, worker_id = ?2, lease_expires_at = ?3,

@@ -61,12 +61,13 @@ class SqliteTable:
         """The connection, for work on tables beside those of the tasks."""
         return self._db
 
-    def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
+    def add(self, tasks: Sequence[NewTask], now: float, at: Sequence[float] | None = None) -> list[Added]:
+        """Add tasks. `at` are their stamps, if they are a part of a batch whose last stamp is `now`."""
         if not tasks:
             return []
-        if len(tasks) == 1 and tasks[0].idempotency_key is None:
+        if at is None and len(tasks) == 1 and tasks[0].idempotency_key is None:
             return [self._add_one(tasks[0], now)]
-        at = stamps(now, len(tasks))
+        at = stamps(now, len(tasks)) if at is None else at
         keyed = [new.id for new in tasks if new.idempotency_key is not None]
         followers = self._followers(keyed) if keyed else {}
         without_followers = [(new, instant) for new, instant in zip(tasks, at, strict=True) if new.id not in followers]

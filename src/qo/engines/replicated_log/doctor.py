@@ -5,7 +5,7 @@ The chain of records, each merged record against its records, and each image aga
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -55,12 +55,21 @@ async def examine_log(bucket: Bucket) -> list[Finding]:
         meta = await read_meta(bucket)
         if meta is None:
             return [Finding("log", True, "there is no log yet; the first task creates it")]
-        findings: list[Finding] = []
-        for shard in range(meta.shards):
-            findings += await _ShardExamination(bucket, meta, shard).run()
+        shards = [await _ShardExamination(bucket, meta, shard).run() for shard in range(meta.shards)]
     except StorageError as error:
         return [Finding("log", False, str(error))]
-    return findings
+    return shards[0] if meta.shards == 1 else [found for kind in zip(*shards, strict=True) for found in _combined(kind)]
+
+
+def _combined(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding for all shards in which nothing is wrong, and one for each of the others."""
+    details = [f"shard {shard}: {finding.detail}" for shard, finding in enumerate(findings) if finding.ok]
+    wrong = [finding for finding in findings if not finding.ok]
+    if not details:
+        return wrong
+    rest = f"; and {len(details) - _MAX_NAMED} more" if len(details) > _MAX_NAMED else ""
+    name = findings[0].name.partition(" of shard ")[0]
+    return [Finding(name, True, "; ".join(details[:_MAX_NAMED]) + rest), *wrong]
 
 
 class _ShardExamination:
@@ -94,7 +103,7 @@ class _ShardExamination:
         image, last = stored.checkpoint.newest_image, _end(stored.checkpoint, numbers)
         about = f"format {self._meta.format}, {self._meta.shards} shard(s), record {last:,}"
         if image is None:
-            return Finding("log", True, f"{about}; no image yet{self._where}")
+            return Finding("log", True, f"{about}; no image yet")
         return Finding(
             "log", True, f"{about}; the newest image is at record {image.seq:,}, with {image.bytes / 1e6:,.1f} MB"
         )

@@ -3,9 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TypeVar
 
 from qo.bucket import Bucket
 from qo.clock import Clock, boot_clock, system_clock
@@ -17,18 +16,18 @@ from qo.engines.quarantine import Quarantine
 from qo.engines.replicated_log.checkpoint import DamagedCheckpoint
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
 from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
-from qo.engines.replicated_log.log_shard import LogShard
+from qo.engines.replicated_log.log_shard import LogShard, new_poller
+from qo.engines.replicated_log.record_batches import record_batches
 from qo.engines.replicated_log.record_store import WatchedBucket
-from qo.engines.replicated_log.runner import Runner, run_inline
+from qo.engines.replicated_log.runner import Runner, SharedRunners, run_inline
+from qo.engines.replicated_log.shard_owners import ShardOwners
+from qo.engines.replicated_log.sharded_log import ShardedLog
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.submissions import MAX_PAYLOADS, in_parts
 from qo.engines.replicated_log.tail_proof import ProofStart
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
 
-T = TypeVar("T")
-
-_MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of payloads or results in one record
 FORMAT_CHECK_INTERVAL = 10.0  # seconds, before a note is written
 # Transactions write these notes, so they are rows of the tables. All others are objects: a process without a replica
 # reads and writes them.
@@ -62,9 +61,9 @@ class ReplicatedLogEngine(Engine):
         self._process = os.getpid()
         self._failures = 0  # requests
         self._new_runner, self._elapsed, self._wall = new_runner, elapsed, wall
-        self._shard: LogShard | None = None
+        self._shard: LogShard | ShardedLog | None = None
         self._searches, self._creations = SharedRuns(self._search), SharedRuns(self._create)
-        self._image_size: int | None = None  # when the first task was submitted
+        self._image_sizes: dict[LogShard, int] = {}  # when the first task was submitted
         self._notes = NoteObjects(bucket, Quarantine())
         self._poller = ClaimPoller(self._clock)  # while there is no log
         self.format_checked_at = elapsed()
@@ -89,8 +88,8 @@ class ReplicatedLogEngine(Engine):
         if self._shard is not None:
             self._shard.distrust()
 
-    async def _found(self) -> LogShard | None:
-        """The shard, or None if the log does not exist."""
+    async def _found(self) -> LogShard | ShardedLog | None:
+        """The shards, or None if the log does not exist."""
         self._check_process()
         if self._shard is None:
             await self._searches.run()
@@ -101,40 +100,60 @@ class ReplicatedLogEngine(Engine):
         if meta is not None:
             self._use(meta)
 
-    async def _created(self) -> LogShard:
-        """The shard of a log that is created if it does not exist."""
+    async def _created(self) -> LogShard | ShardedLog:
+        """The shards of a log that is created if it does not exist."""
         self._check_process()
         return self._shard or await self._creations.run()
 
-    async def _create(self) -> LogShard:
+    async def _create(self) -> LogShard | ShardedLog:
         if self._shard is not None:
             return self._shard
         start, failures = ProofStart(self._elapsed(), self._wall()), self._failures
         meta = await read_meta(self._bucket)
         if meta is not None:
             return self._use(meta)
-        meta = await create_log(self._bucket, self._options.shard_count, self._clock())
+        meta = await create_log(self._bucket, self._options.shard_count or 1, self._clock())
+        is_known = self._shard is not None
+        used = self._use(meta)
         # Otherwise the machine may have slept, or a read has found the log meanwhile.
-        if self._failures == failures and self._shard is None:
-            await self._use(meta).begin_empty(start)
+        if self._failures == failures and not is_known and isinstance(used, LogShard):
+            await used.begin_empty(start)
         self._poller.wake()
         return self._use(meta)
 
-    def _use(self, meta: LogMeta) -> LogShard:
-        if meta.shards != 1:
-            raise InvalidSetting(f"this log has {meta.shards} shards, and this version of qo can use only one")
-        if self._shard is None:
-            self._shard = LogShard(
-                self._bucket,
-                meta.id,
-                0,
-                self._options,
-                self._clock,
-                new_runner=self._new_runner,
-                elapsed=self._elapsed,
-                wall=self._wall,
+    def _use(self, meta: LogMeta) -> LogShard | ShardedLog:
+        if self._options.shard_count not in {None, meta.shards}:
+            raise InvalidSetting(
+                f"shards={self._options.shard_count}: this queue was created with shards={meta.shards}, and the number"
+                " cannot change; leave out the option"
             )
+        if self._shard is None:
+            self._shard = self._new_shard(meta, 0) if meta.shards == 1 else self._new_sharded_log(meta)
         return self._shard
+
+    def _new_sharded_log(self, meta: LogMeta) -> ShardedLog:
+        poller, runners = new_poller(self._clock), SharedRunners(self._new_runner)
+        shards = [self._new_shard(meta, shard, poller, runners.next) for shard in range(meta.shards)]
+        return ShardedLog(shards, ShardOwners(self._bucket, meta.id, meta.shards), poller, self._clock)
+
+    def _new_shard(
+        self,
+        meta: LogMeta,
+        shard: int,
+        poller: ClaimPoller | None = None,
+        new_runner: Callable[[], Runner] | None = None,
+    ) -> LogShard:
+        return LogShard(
+            self._bucket,
+            meta.id,
+            shard,
+            self._options,
+            self._clock,
+            new_runner=new_runner or self._new_runner,
+            elapsed=self._elapsed,
+            wall=self._wall,
+            poller=poller,
+        )
 
     def _check_process(self) -> None:
         """Raise StorageError in a child process: it shares the replica's file, and has no threads."""
@@ -158,9 +177,11 @@ class ReplicatedLogEngine(Engine):
         if not tasks:
             return []
         shard = await self._created()
+        if isinstance(shard, ShardedLog):
+            return await shard.add(tasks, self._use_inbox)
         if await self._use_inbox(shard, tasks):
             return await shard.submit(tasks)
-        return [*chain.from_iterable(await in_parts(_batches(tasks, lambda task: len(task.payload)), shard.add))]
+        return [*chain.from_iterable(await in_parts(record_batches(tasks, lambda task: len(task.payload)), shard.add))]
 
     async def _use_inbox(self, shard: LogShard, tasks: Sequence[NewTask]) -> bool:
         """Whether another process adds the tasks. Nobody learns then whether one of them existed before."""
@@ -176,14 +197,15 @@ class ReplicatedLogEngine(Engine):
             return False
         if shard.is_open:
             return shard.prefers_inbox
-        if self._image_size is None:
+        if shard not in self._image_sizes:
             try:
-                self._image_size = await shard.image_size()
+                self._image_sizes[shard] = await shard.image_size()
             except DamagedCheckpoint:
                 raise
             except Refused:  # the credentials of a producer allow it to submit, and not to read
-                self._image_size = sys.maxsize
-        return self._image_size > _MAX_LOADED_BYTES
+                self._image_sizes[shard] = sys.maxsize
+        shards = len(self._shard.shards) if isinstance(self._shard, ShardedLog) else 1
+        return self._image_sizes[shard] > _MAX_LOADED_BYTES // shards
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         shard = await self._found()
@@ -194,7 +216,9 @@ class ReplicatedLogEngine(Engine):
         shard = await self._found()
         if shard is None:
             return [False] * len(changes)
-        parts = _batches(changes, lambda change: len(change.result or b""))
+        if isinstance(shard, ShardedLog):
+            return await shard.apply(changes)
+        parts = record_batches(changes, lambda change: len(change.result or b""))
         return [*chain.from_iterable(await in_parts(parts, shard.apply))]
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -279,15 +303,3 @@ def _is_fresh(task_id: str, now: float) -> bool:
         return False
     age = (int(now * 1000) - int(digits, 16)) & 0xFFFFFFFFFFF  # milliseconds, modulo 44 bits
     return min(age, 0x100000000000 - age) < _MAX_ID_AGE * 1000
-
-
-def _batches(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """The tasks or changes in parts that fit into one record each."""
-    first = size = 0
-    for number, item in enumerate(items):
-        size += size_of(item)
-        if number > first and (number - first >= _MAX_BATCH_TASKS or size > _MAX_BATCH_BYTES):
-            yield items[first:number]
-            first, size = number, size_of(item)
-    if first < len(items):
-        yield items[first:]

@@ -6,7 +6,7 @@ log/{log}/{shard}/images/{seq:016x}-{token}/{part:04x}    one slice of an image 
 log/{log}/{shard}/merged/{first:016x}-{last:016x}         the records `first` to `last` as one
 log/{log}/{shard}/records/{seq:016x}                      one commit
 log/{log}/{shard}/submissions/{producer}/{n:08x}          tasks of a producer without a replica
-log/{log}/owners/{minute:08x}-{worker}                    a worker that is alive, if there are several shards
+log/{log}/owners/{period:08x}-{process}                   a process that claims, if there are several shards
 
 Numbers are hexadecimal and have a fixed width, so byte order is numeric order. `records/` sorts before `submissions/`
 and after everything else, so one listing after the last known record shows new records and waiting submissions.
@@ -102,8 +102,8 @@ def owners_prefix(log: str) -> str:
     return f"log/{log}/owners/"
 
 
-def owner_key(log: str, minute: int, worker: str) -> str:
-    return f"{owners_prefix(log)}{minute:08x}-{worker}"
+def owner_key(log: str, period: int, process: str) -> str:
+    return f"{owners_prefix(log)}{period:08x}-{process}"
 
 
 def parse_key(key: str) -> FrameName | None:

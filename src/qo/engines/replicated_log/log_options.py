@@ -17,7 +17,7 @@ class SubmitMode(StrEnum):
 
 
 class LogOptions(Struct, frozen=True, kw_only=True):
-    shard_count: int = 1  # of a log that this process creates
+    shard_count: int | None = None  # of the log; None: as it was created, and 1 for a new one
     submit: SubmitMode = SubmitMode.AUTO
     # The others have no option in the URL: all processes that use a log must agree on them. Tests change them.
     block_size: int = 64  # records that are merged into one
@@ -26,7 +26,7 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     trust: float = 3_600.0  # seconds for which a proof of the log's end makes the check of the floor superfluous
 
     def __post_init__(self) -> None:
-        if not 1 <= self.shard_count <= MAX_SHARDS:
+        if self.shard_count is not None and not 1 <= self.shard_count <= MAX_SHARDS:
             raise InvalidSetting(f"shard_count={self.shard_count} is not a number from 1 to {MAX_SHARDS}")
         if self.trust > self.min_record_age / 2:
             raise InvalidSetting("a process must not trust a proof for more than half the age of deleted records")

@@ -12,6 +12,7 @@ from qo.engines.hand_backs import HandBacks
 from qo.engines.polling import ClaimPoller, PollBackoff, PollResult
 from qo.engines.replicated_log.catch_up import CatchUp
 from qo.engines.replicated_log.checkpoint import CheckpointStore
+from qo.engines.replicated_log.claim_shares import ClaimCandidate
 from qo.engines.replicated_log.commits import LogCommits
 from qo.engines.replicated_log.keys import shard_prefix
 from qo.engines.replicated_log.live_replica import LiveReplica
@@ -35,10 +36,15 @@ _CLOSE_TIMEOUT = 30.0
 _FIRST_POLL_INTERVAL = 0.01  # seconds: a poll reads one small object, or finds none
 _LISTING_INTERVAL = 1.0  # seconds between polls from which on a poll is a listing
 _MAX_COUNT_AGE = 1.0  # seconds
+_MAX_CANDIDATE_AGE = 0.5  # seconds
 _CONTENTION_TIME = 30.0  # seconds
 _MAX_WRITTEN = 100  # keys of own submissions
 _ALL = 2**31 - 1  # tasks
 _TASK_SIZE = 500  # bytes of a task in a record besides its payload and result, roughly
+
+
+def new_poller(clock: Clock) -> ClaimPoller:
+    return ClaimPoller(clock, PollBackoff(first=_FIRST_POLL_INTERVAL))
 
 
 class LogShard(TableEngine):
@@ -55,7 +61,9 @@ class LogShard(TableEngine):
         new_runner: Callable[[], Runner],
         elapsed: Clock,
         wall: Clock,
+        poller: ClaimPoller | None = None,
     ) -> None:
+        """`poller`: the one of all shards of a log, if there are several."""
         super().__init__(clock)
         self._bucket, self._log, self._shard, self._options = bucket, log, shard, options
         self._place = shard_prefix(log, shard).removesuffix("/")
@@ -97,8 +105,7 @@ class LogShard(TableEngine):
             inbox=self._inbox,
             committed=lambda record: self._maintenance.committed(record, self._live),
         )
-        self._intervals = PollBackoff(first=_FIRST_POLL_INTERVAL)
-        self._poller = ClaimPoller(clock, self._intervals)
+        self._poller = poller or new_poller(clock)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
         self._used_at = float("-inf")  # when this process did anything but submit
@@ -138,8 +145,15 @@ class LogShard(TableEngine):
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
+        return await self._add(tasks, lambda table: table.add(tasks, self._clock()))
+
+    async def add_part(self, tasks: Sequence[NewTask], at: Sequence[float], now: float) -> list[Added]:
+        """Add the tasks of a batch that belong to this shard, with their stamps and the last stamp of the batch."""
+        return await self._add(tasks, lambda table: table.add(tasks, now, at))
+
+    async def _add(self, tasks: Sequence[NewTask], work: Callable[[SqliteTable], list[Added]]) -> list[Added]:
         size = sum(_TASK_SIZE + len(task.payload) for task in tasks)
-        added = await self._commit(lambda table: table.add(tasks, self._clock()), size, is_submitting=True)
+        added = await self._commit(work, size, is_submitting=True)
         self._wake()
         return added
 
@@ -199,22 +213,45 @@ class LogShard(TableEngine):
         self._poller.wake()
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        await self._poller.wait(lambda: self.poll(request), timeout)
+
+    async def poll(self, request: ClaimRequest, *, is_exact: bool = False) -> PollResult:
+        """Look for news in the bucket. `is_exact`: report only tasks that this request can claim."""
+
         def poll(replica: Replica) -> PollResult:
-            found = self._inbox.has_batch or replica.has_ready(request, self._clock())
-            return PollResult(found, replica.next_at())
+            now = self._clock()
+            is_ready = bool(replica.candidates(request, now)) if is_exact else replica.has_ready(request, now)
+            return PollResult(self._inbox.has_batch or is_ready, replica.next_at())
 
-        async def poll_store() -> PollResult:
-            await self._notice_news()
-            return await self._live.read(poll) if self._live.is_open else await self._current(poll)
+        await self._notice_news()
+        return await self._live.read(poll) if self._live.is_open else await self._current(poll)
 
-        await self._poller.wait(poll_store, timeout)
+    async def candidates(self, request: ClaimRequest, now: float, *, is_fresh: bool) -> list[ClaimCandidate]:
+        """The tasks that a claim may lease. Unless `is_fresh`, they may be half a second old."""
+
+        def work(replica: Replica) -> list[ClaimCandidate]:
+            return replica.candidates(request, now)
+
+        async def ask() -> list[ClaimCandidate]:
+            await self._consume_own()
+            if self._inbox.next_call(now, is_claiming=True) is not None:
+                await self._commit_nothing()
+            is_known = self._live.is_open and self._proof.is_younger_than(_MAX_CANDIDATE_AGE)
+            return await (self._live.read(work) if is_known and not is_fresh else self._current(work))
+
+        return await around_damage(ask, self._set_aside)
+
+    async def leased_under(self, lease_id: str) -> list[Task]:
+        """The tasks that a claim has leased here."""
+        now = self._clock()
+        return await self._read(lambda reader: reader.leased_under(lease_id, now))
 
     async def _notice_news(self) -> None:
         """Look for records and submissions. A listing shows both, and a read of the next record only records, sooner.
 
         A process that polls seldom lists. One that polls often reads, and lists too if submissions arrive.
         """
-        if self._intervals.next >= _LISTING_INTERVAL and self._live.is_open:
+        if self._poller.backoff.next >= _LISTING_INTERVAL and self._live.is_open:
             if await self._inbox.scan():
                 await self._catch_up.run()
         elif self._inbox.is_due:

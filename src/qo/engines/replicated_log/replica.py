@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import apsw
 
+from qo.engines.replicated_log.claim_shares import ClaimCandidate, read_candidates
 from qo.engines.replicated_log.frame import FrameFlags
 from qo.engines.replicated_log.keys import NO_ID, FrameKind
 from qo.engines.replicated_log.record_store import LogRecord
@@ -98,7 +99,8 @@ class Replica:
     def _forget_reads(self) -> None:
         """Begin with empty caches."""
         self._reader = SqliteReader(self._reading)
-        self._ready = ReadyLanes(self._reading, SqliteLanes(self._reading))
+        self._lanes = SqliteLanes(self._reading)
+        self._ready = ReadyLanes(self._reading, self._lanes)
 
     def _connect(self, cache_size: int) -> apsw.Connection:
         db = apsw.Connection(str(self._file.path), statementcachesize=_STATEMENTS)
@@ -216,6 +218,10 @@ class Replica:
             with self._reading:  # one snapshot for lanes and their first tasks
                 lanes = self._ready.first(request, now)
             return bool(lanes)
+
+    def candidates(self, request: ClaimRequest, now: float) -> list[ClaimCandidate]:
+        with self._mapped_errors():
+            return read_candidates(self._reading, self._lanes, self._ready, request, now)
 
     def next_at(self) -> float | None:
         """When the next task that is not ready yet becomes due."""

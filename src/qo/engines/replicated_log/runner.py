@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import cycle
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 _MAX_INLINE_BYTES = 64 * 1024
+_MAX_SHARED = 9  # a shard takes four, so neighbours share different ones
 
 
 class Runner(Protocol):
@@ -44,3 +46,13 @@ async def run_to_end(runner: Runner, function: Callable[[], T]) -> T:
             work.exception()  # asyncio logs errors that nothing retrieves
         raise asyncio.CancelledError
     return work.result()
+
+
+class SharedRunners:
+    """The runners of a log with many shards: a few, which the shards share."""
+
+    def __init__(self, new_runner: Callable[[], Runner]) -> None:
+        self._runners = cycle([new_runner() for _ in range(_MAX_SHARED)])
+
+    def next(self) -> Runner:
+        return next(self._runners)
