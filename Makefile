@@ -25,7 +25,7 @@ demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, rep
 	@$(BIN)/python -m qo.demo
 
 test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests
-	@$(MAKE) --no-print-directory -j2 check model $(VENV)/servers
+	@$(MAKE) --no-print-directory -j3 check model $(VENV)/servers
 	TMPDIR="$(SCRATCH)" \
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \

@@ -14,16 +14,18 @@ from tests.engines.layout_buckets import BUCKETS
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
 
 EVERY = [f"{layout} on {bucket}" for layout in LAYOUTS for bucket in BUCKETS]
-# Left to `make torture`: only the layout `tasks` reads versions; test_layouts_seaweed.py runs the same tests of it with
-# the same S3 client on a real server; "log in small blocks" runs in memory below.
+# Left to `make torture`: only the layout `tasks` reads versions; the faulty bucket is the one in memory, with faults;
+# test_layouts_seaweed.py runs the same tests of `tasks` with the same S3 client on a real server, and
+# test_layouts_processes.py runs `one` there, which makes the same requests as `sqlite`.
 LATER = (
     *(f"{layout} on folder with versions" for layout in ("one", "sqlite", "log")),
-    *("tasks on s3", "log on memory"),
+    *(f"{layout} on memory" for layout in LAYOUTS),
+    *("tasks on s3", "one on s3"),
 )
 TORTURE = bool(os.environ.get("QO_TORTURE"))
 PLACES = EVERY if TORTURE else [place for place in EVERY if place not in LATER]
-# Histories on one bucket. Each bucket gets others, so a layout answers at least 12. `make torture` runs 12 on each.
-HISTORIES = 12 if TORTURE else 3
+# Histories on one bucket. Each bucket gets others, so a layout answers at least 8. `make torture` runs 12 on each.
+HISTORIES = 12 if TORTURE else 4
 WAYS: dict[str, Layout] = {
     name: layout for name, layout in VARIANTS.items() if name not in LAYOUTS and layout is not EVERYTHING_ASIDE
 } | {

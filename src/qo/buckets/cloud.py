@@ -127,9 +127,9 @@ class CloudBucket:
         self._store: Store = open_store(address)
         self._pool = ThreadPool(address.connections)
         self._remove: Callable[[str], Awaitable[None]] = self._delete_one
+        self._bulk_store: Store | None = None  # opened by the first bulk delete: it takes milliseconds
         if address.scheme == "s3":  # only S3 has bulk deletes
-            store = open_store(address, bulk_delete=True)
-            self._remove = BulkDelete(self._delete_one, partial(self._delete_many, store)).remove
+            self._remove = BulkDelete(self._delete_one, self._delete_many).remove
         self._clock = clock
         self._store_clock = StoreClock(address, system_clock)
         self._client: Any = None  # boto3's, for versions; created on first use
@@ -155,8 +155,8 @@ class CloudBucket:
     async def _delete_one(self, path: str) -> None:
         await self._call(partial(self._delete, path), path, writing=True)
 
-    async def _delete_many(self, store: Store, paths: list[str]) -> None:
-        await self._call(partial(obstore.delete, store, paths), f"{paths[0]} and others", writing=True)
+    async def _delete_many(self, paths: list[str]) -> None:
+        await self._call(partial(self._delete_in_bulk, paths), f"{paths[0]} and others", writing=True)
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
         """A prefix that ends with a slash is faster: the driver can list whole path segments only."""
@@ -203,6 +203,10 @@ class CloudBucket:
             return await self._pool.run(function)
         except (obstore.exceptions.BaseError, FileNotFoundError, ValueError) as error:
             raise to_qo_error(error, self._address, key, writing=writing) from error
+
+    def _delete_in_bulk(self, paths: list[str]) -> None:
+        store = self._bulk_store = self._bulk_store or open_store(self._address, bulk_delete=True)
+        obstore.delete(store, paths)
 
     def _get(self, path: str, version_id: str | None = None) -> Blob | None:
         try:
