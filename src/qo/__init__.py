@@ -17,6 +17,7 @@ from qo.errors import (
     Refused,
     ResultTimeout,
     Retry,
+    ScheduleNotFound,
     StorageError,
     TaskFailed,
     TaskNotFound,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from qo.codec import decode
     from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
     from qo.s3_store import S3Store
+    from qo.schedules.view import ScheduleInfo
     from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
     from qo.sync import SyncTaskHandle
     from qo.task_queue import tq
@@ -54,6 +56,7 @@ else:
             "qo.codec": "decode",
             "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
             "qo.s3_store": "S3Store",
+            "qo.schedules.view": "ScheduleInfo",
             "qo.sync": "SyncTaskHandle",
             "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
             "qo.tasks": "current_task",
@@ -91,6 +94,8 @@ __all__ = [
     "RetryPolicy",
     "S3Storage",
     "S3Store",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "Settings",
     "Status",
     "StorageError",

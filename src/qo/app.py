@@ -10,18 +10,20 @@ send_email.enqueue(to="a@example.com", subject="Hi")
 
 import atexit
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qo.background import BackgroundClient
 from qo.client import Priority, Seconds, Settings, TaskOptions, connect, describe
+from qo.client.schedules import ScheduleOptions, TimingOptions, schedule_of
 from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
 from qo.errors import InvalidSetting
 from qo.model import Filter, NewTask, RetryPolicy, Task
 from qo.sync import SyncTaskHandle
+from qo.sync_schedules import SyncSchedules
 from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ _CLOSE_TIMEOUT = 5.0  # seconds to close the store when the program exits
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
+F = TypeVar("F")
 
 
 class Enqueuer(Generic[P, R]):
@@ -139,6 +142,7 @@ class App:
         self.settings = settings or Settings()
         self.registry = Registry()
         self._background = BackgroundClient(lambda: connect(self.url, self.settings), "qo")
+        self.schedules = SyncSchedules(lambda: self._background, self._describe)
         atexit.register(self.close, timeout=_CLOSE_TIMEOUT)
 
     @property
@@ -185,6 +189,29 @@ class App:
             return TaskFunction(self, handler)
 
         return declare(*functions) if functions else declare
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        name: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **timing: Unpack[TimingOptions],
+    ) -> Callable[[F], F]:
+        """Submit a task at fire times: `@app.schedule("0 3 * * *", timezone="Europe/Berlin")` above `@app.task`.
+
+        The schedule is registered when a worker starts. Its name defaults to the type of the task.
+        """
+        options: ScheduleOptions = {"cron": cron, **timing}
+
+        def declare(function: F) -> F:
+            if not isinstance(function, Enqueuer):
+                raise InvalidSetting("@app.schedule must be above @app.task")
+            new = function.describe(**kwargs or {})
+            self.registry.add_schedule(schedule_of(function.handler.type if name is None else name, new, options))
+            return function
+
+        return declare
 
     def enqueue(self, type: str, payload: object = None, **options: Unpack[TaskOptions]) -> SyncTaskHandle[Any]:
         """Submit a task by the name of its type; returns when the store has it.

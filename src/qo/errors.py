@@ -6,6 +6,7 @@ QoError
 ├── BadBatch          a batch contains the same task twice
 ├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored
 ├── TaskNotFound      no task has this id
+├── ScheduleNotFound  no schedule has this name
 ├── WrongStatus       the task's status does not allow this
 ├── LeaseLost         the task's lease expired, or the task was cancelled
 ├── TaskFailed        the task finished without a result
@@ -66,6 +67,10 @@ class KeyReused(QoError):
 
 class TaskNotFound(QoError):
     """No task has this id."""
+
+
+class ScheduleNotFound(QoError):
+    """No schedule has this name."""
 
 
 class WrongStatus(QoError):

@@ -26,6 +26,7 @@ from qo.model import (
     level_word,
 )
 from qo.notes import WORKERS
+from qo.schedules.schedule import OUTCOMES, Fire
 from qo.stats import BOUNDS
 from qo.transitions import REASONS, is_dead_lettered, reason_of
 
@@ -61,6 +62,15 @@ class Meters:
         self.silent = Counter(
             "worker_heartbeat_failures_total", "Heartbeats that could not be written.", registry=registry
         )
+        self.fires = Counter(
+            "schedule_fires_total", "Fire times of schedules that this process decided.", ["outcome"], registry=registry
+        )
+        self.lateness = Histogram(
+            "schedule_lateness_seconds",
+            "Time from a fire time to the decision to submit its task.",
+            registry=registry,
+            buckets=BOUNDS,
+        )
         self._show_zeros()
 
     def _show_zeros(self) -> None:
@@ -74,6 +84,8 @@ class Meters:
                 self.retries.labels(level, reason.value)
         for reason in REASONS:
             self.failed.labels(reason.value)
+        for outcome in OUTCOMES:
+            self.fires.labels(outcome)
 
     def claimed(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -83,6 +95,11 @@ class Meters:
             before, after = level_word(task.priority), level_word(reached)
             if before != after:
                 self.promoted.labels(before, after).inc()
+
+    def fired(self, fire: Fire) -> None:
+        self.fires.labels(fire.outcome).inc(fire.count)
+        if fire.outcome == "fired":
+            self.lateness.observe(max(0.0, fire.decided_at - fire.at))
 
     def settled(self, task: Task, change: Change) -> None:
         """Count a written change; `task` is the task before it."""
@@ -102,6 +119,7 @@ class Meters:
         """The same client, with these metrics."""
         measured = Client(Measured(client.engine, self), client.settings)
         measured.recorder, measured.transitions = client.recorder, client.transitions  # closed with the client
+        measured.schedules.on_fire = self.fired
         client.transitions.on_run = lambda type_, seconds: self.run.labels(type_).observe(seconds)
         return measured
 

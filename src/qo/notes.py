@@ -129,7 +129,7 @@ async def change(
         if is_stored and after == before:
             return after
         try:
-            data = _encode(after, over=note if is_stored else None)
+            data = encode_over(after, over=note if is_stored else None)
             await engine.write_note(name, data, expected=note.version if note else NEW)
         except Conflict:
             continue
@@ -137,7 +137,7 @@ async def change(
     raise StorageError(f"note {name!r} is being changed by other processes; try again")
 
 
-def _encode(document: Struct, over: Note | None) -> bytes:
+def encode_over(document: Struct, over: Note | None) -> bytes:
     """The document as JSON, with the unknown fields that a newer qo wrote into the replaced note."""
     data = msgspec.json.encode(document)
     if over is None:

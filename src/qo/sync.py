@@ -21,6 +21,7 @@ from qo.model import Change, Event, Filter, NewTask, Status, Task
 from qo.notes import Controls, WorkerNote
 from qo.stats import Interval
 from qo.storages import ObjectStorage
+from qo.sync_schedules import SyncSchedules
 
 R = TypeVar("R")
 _END = object()
@@ -152,6 +153,7 @@ class SyncClient:
         self._is_open = False
         self._background = BackgroundClient(self._connect, "qo-sync")
         self.controls = SyncControlsClient(self._background, client.controls)
+        self.schedules = SyncSchedules(lambda: self._background)
 
     @property
     def settings(self) -> Settings:

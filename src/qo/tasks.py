@@ -28,6 +28,7 @@ from qo.model import (
     check_whole,
     level,
 )
+from qo.schedules.schedule import Schedule
 
 _RAW = b"\x00"  # see codec; a function whose only parameter is annotated as `bytes` gets the raw data
 running: ContextVar[Task] = ContextVar("qo_task")
@@ -96,16 +97,21 @@ class Handler(Struct, frozen=True, kw_only=True):
 
 
 class Registry:
-    """The handlers of a program, by type."""
+    """The handlers of a program, by type, and its schedules, by name."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self.schedules: dict[str, Schedule] = {}
 
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.type)
         if known is not None and known.function is not handler.function:
             raise InvalidSetting(f"two functions are declared for the type {handler.type!r}; rename one of them")
         self._handlers[handler.type] = handler
+
+    def add_schedule(self, schedule: Schedule) -> None:
+        if self.schedules.setdefault(schedule.name, schedule) != schedule:
+            raise InvalidSetting(f"two schedules are called {schedule.name!r}; pass name= to one of them")
 
     def get(self, task_type: str) -> Handler | None:
         return self._handlers.get(task_type)

@@ -19,6 +19,7 @@ from qo.client.describe import Seconds, Settings, TaskOptions, describe, seconds
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.leases import TaskLeases
 from qo.client.live_types import LiveTypes
+from qo.client.schedules import SchedulesClient
 from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task, same_value
 from qo.controls import ControlsClient
@@ -101,6 +102,7 @@ class Client:
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
         self._leases = TaskLeases(self, self._applying, clock)
+        self.schedules = SchedulesClient(self, clock)
 
     @property
     def payload_limit(self) -> int:

@@ -1,4 +1,4 @@
-"""The monitor expires leases, marks dead workers, and applies retention.
+"""The monitor expires leases, marks dead workers, applies retention, and runs the scheduler (`scheduler.py`).
 
 Any number of monitors may run. A note elects one leader, so that the work is not done twice. Guarded writes keep the
 store correct if two monitors lead for a moment.
@@ -21,6 +21,7 @@ from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, NewerFormat, Refused, StorageError
 from qo.ids import random_fraction
 from qo.model import NEW, Note
+from qo.monitor.scheduler import Scheduler
 from qo.monitor.settings import MonitorSettings
 from qo.stats import compact_stats
 from qo.store_time import StoreTime
@@ -33,6 +34,7 @@ _COMPACT_INTERVAL = 1800.0  # seconds between two compactions of the statistics 
 _WORKER_CHECK_PERIOD = 4  # checks between two searches for dead workers
 _MAX_TERM = 3600.0  # seconds; the leader of a note that stays unchanged for longer is dead
 _MAX_WATCHED_NOTES = 10_000
+_CANCEL_TIMEOUT = 0.5  # seconds for the scheduler to end
 _DEFAULT_TERM = 900.0  # seconds, for a leader note without a term
 
 
@@ -76,6 +78,9 @@ class Monitor:
         self._next = self._settings.check_interval  # seconds until the next check
         self._term: _Term | None = None  # while this monitor leads
         self._checks = 0
+        self._scheduler = Scheduler(
+            client, clock=self._clock, elapsed=self._elapsed, is_leader=lambda: self._term is not None
+        )
 
     def stop(self) -> None:
         self._stopping.set()
@@ -85,6 +90,16 @@ class Monitor:
 
         Raises NewerFormat when a newer qo has upgraded the store: this build cannot use it any more.
         """
+        scheduling = asyncio.create_task(self._scheduler.run())
+        try:
+            await self._check_regularly()
+        finally:
+            scheduling.cancel()
+            await asyncio.wait([scheduling], timeout=_CANCEL_TIMEOUT)
+        with contextlib.suppress(StorageError):
+            await self.resign()
+
+    async def _check_regularly(self) -> None:
         while not self._stopping.is_set():
             self._next = self._settings.check_interval * (0.9 + 0.2 * random_fraction())
             try:
@@ -96,8 +111,6 @@ class Monitor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._next):
                     await self._stopping.wait()
-        with contextlib.suppress(StorageError):
-            await self.resign()
 
     async def check(self) -> Checked:
         """Do one round of checks if this monitor leads. Raises StorageError."""
@@ -112,8 +125,9 @@ class Monitor:
         return msgspec.structs.replace(swept, expired=expired, dead_workers=dead)
 
     async def check_once(self) -> Checked:
-        """Do one round of checks, then give up leadership. Raises StorageError."""
+        """Do one round of checks, submit what schedules have due, then give up leadership. Raises StorageError."""
         checked = await self.check()
+        await self._scheduler.check()
         await self.resign()
         return checked
 

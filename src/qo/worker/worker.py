@@ -24,6 +24,7 @@ from qo.tasks import Executor, Handler, Registry
 from qo.worker.claim_loop import ClaimLoop, DrainCheck
 from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
+from qo.worker.declared_schedules import DeclaredSchedules
 from qo.worker.executors import Executors, WorkerCancelled
 from qo.worker.lease_keeper import LeaseKeeper
 from qo.worker.process_executor import check_reachable
@@ -112,6 +113,7 @@ class Worker:
             clock=clock,
             store_time=self._store_time,
         )
+        self._declared_schedules = DeclaredSchedules(engine, registry, self._store_time, worker_id=self.id)
         self._claim_loop = ClaimLoop(
             engine,
             settings,
@@ -216,6 +218,7 @@ class Worker:
             self._registration.register_types(self._calls),
             self._controls.read_regularly(),
             self._unknown_types.check_regularly(self._controls, self._calls),
+            self._declared_schedules.declare_regularly(self._calls, self._announce),
         )
         async with background as failed:
             await _unless_failed(self._signal.limit(self._claim_loop.run(), _LAST_CLAIM_TIMEOUT), failed)
