@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 4
 PEERS ?= qo-sqlite,huey-sqlite
 ENVS ?= qo huey raw
 REPS ?= 3
@@ -24,6 +23,8 @@ help:  ## show this help
 demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
 
+# Six processes for two cores: a test waits for other processes, for a browser or for a lock half of its time.
+test: WORKERS ?= 6
 test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests
 	@$(MAKE) --no-print-directory -j3 check model $(VENV)/servers
 	TMPDIR="$(SCRATCH)" \
@@ -31,6 +32,7 @@ test: $(VENV)/developer  ## run all checks and tests: style, types, architecture
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/model
 
+torture: WORKERS ?= 4
 torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
 	TMPDIR="$(SCRATCH)" QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \

@@ -34,7 +34,11 @@ GROUPS = {
     "login": r"dashboard/test_login|web/test_oidc",
 }
 SERVERS = {"postgres": "postgres", "redis_server": "redis", "redis": "redis"}  # fixture or parameter: group
-LONG = r"docs/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue)"  # before all others
+# Before all others, so that none of them runs alone at the end.
+LONG = (
+    r"docs/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue|audit)|worker/test_(poison|pauses)"
+    r"|engines/test_(per_task_costs|log_simulation|layouts_(lost_answers|races)|.*_(restart|processes))"
+)
 GOODBYE = 60.0  # seconds
 
 
