@@ -215,7 +215,7 @@ DESIGN = (  # DESIGN.md §3, and what belongs to `error` and to `status`
     "id queue type status payload result error failure_kind archived_from priority effective_priority needs timeout "
     "max_retries retry attempt failures available_at lease_expires_at worker_id created_at updated_at started_at "
     "completed_at idempotency_key "
-    "trace_id run_at version"
+    "trace_id run_at batch progress progress_text version"
 )
 
 
@@ -253,7 +253,7 @@ def test_a_waiting_task_is_shown_at_the_level_it_competes_at_and_a_claimed_one_a
 def test_an_event_is_shown_with_its_instant() -> None:
     view = event_view(event_of(running()))
     assert view["at"] == "2023-11-14T22:13:20.000Z"
-    assert list(view) == ["version", "at", "status", "attempt", "failures", "worker_id", "error", "available_at"]
+    assert list(view) == ["version", "at", "status", "attempt", "failures", "worker_id", "error", "available_at", "log"]
 
 
 tasks = st.builds(

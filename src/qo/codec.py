@@ -255,6 +255,9 @@ def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json)
         "idempotency_key": task.idempotency_key,
         "trace_id": task.trace_id,
         "run_at": iso(task.run_at),
+        "batch": task.batch,
+        "progress": task.progress,
+        "progress_text": task.progress_text,
         "version": task.version,
     }
 
@@ -269,4 +272,5 @@ def event_view(event: Event) -> dict[str, Any]:
         "worker_id": event.worker_id,
         "error": event.error,
         "available_at": iso(event.available_at),
+        "log": event.log,
     }

@@ -183,11 +183,14 @@ class Engine(Protocol):
         whole = await self.get([task.id for task in tasks])
         return [read or task for read, task in zip(whole, tasks, strict=True)]
 
-    async def count(self) -> Counts:
-        """The number of tasks by queue, type, status and priority. May be slightly old; zeros may be missing."""
+    async def count(self, batch: str | None = None) -> Counts:
+        """The number of tasks by queue, type, status and priority. May be slightly old; zeros may be missing.
+
+        With `batch`, of the tasks of this batch only. The cost may grow with the size of the batch.
+        """
 
     async def history(self, task_id: str) -> list[Event]:
-        """Every transition of a task, in order."""
+        """Every transition of a task, in order. A store that bounds histories may keep only the newest log."""
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""

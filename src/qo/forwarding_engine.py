@@ -89,8 +89,8 @@ class ForwardingEngine(Engine):
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         return await self.engine.with_values(tasks)
 
-    async def count(self) -> Counts:
-        return await self.engine.count()
+    async def count(self, batch: str | None = None) -> Counts:
+        return await self.engine.count(batch)
 
     async def history(self, task_id: str) -> list[Event]:
         return await self.engine.history(task_id)

@@ -97,7 +97,7 @@ REQUESTS: Final[dict[str, Any]] = {
     "delete": list[str],
     "get": list[str],
     "find": Find,
-    "count": None,
+    "count": str | None,  # a batch; None: all tasks
     "history": str,
     "wait": Wait,
     "read_note": str,

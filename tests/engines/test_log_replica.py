@@ -14,11 +14,12 @@ from qo.buckets.thread_pool import ThreadPool
 from qo.engines.replicated_log.frame import FrameFlags
 from qo.engines.replicated_log.keys import NO_ID, FrameKind
 from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica import FIRST_SCHEMA, START, LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.replica import START, LogPosition, Replica, UnappliableRecord
 from qo.engines.table_engine import TableEngine
 from qo.ids import new_token
 from qo.model import ClaimRequest, complete
 from qo.sqlite_tables.damage import BadRow
+from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.patchsets import merge_patchsets
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
@@ -190,8 +191,8 @@ class Misfit(NamedTuple):
         Misfit({"first": 3, "last": 3}, "does not follow record 1"),
         Misfit({"first": 1, "last": 1}, "does not follow record 1"),
         Misfit({"previous": new_token()}, "follows another record 1"),
-        Misfit({"schema": FIRST_SCHEMA + 1}, "has tables of version 8, not 7"),
-        Misfit({"schema": FIRST_SCHEMA - 1}, "has tables of version 6, not 7"),
+        Misfit({"schema": VERSION + 1}, f"has tables of version {VERSION + 1}, not {VERSION}"),
+        Misfit({"schema": VERSION - 1}, f"has tables of version {VERSION - 1}, not {VERSION}"),
     ],
 )
 def test_a_record_that_does_not_follow_is_refused(
@@ -215,8 +216,8 @@ def test_a_patchset_of_a_wider_schema_is_refused_not_skipped(replica: Replica) -
     session = apsw.Session(wide, "main")
     session.attach("notes")
     wide.execute("INSERT INTO notes VALUES ('n', x'', 'v', 1)")
-    with pytest.raises(UnappliableRecord, match="version 8"):
-        replica.apply(record_of(replica, session.patchset(), schema=FIRST_SCHEMA + 1))
+    with pytest.raises(UnappliableRecord, match=f"version {VERSION + 1}"):
+        replica.apply(record_of(replica, session.patchset(), schema=VERSION + 1))
     assert replica.position == START
 
 

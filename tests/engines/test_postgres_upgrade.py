@@ -9,7 +9,7 @@ from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.postgres.statements import fill
-from qo.model import CountKey, Status
+from qo.model import CountKey, Filter, Status, complete, renew
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
@@ -51,6 +51,24 @@ async def test_a_lane_of_all_priorities_becomes_one_lane_per_priority(postgres: 
         await engine.close()
     findings = await examine(url)
     assert not [finding for finding in findings if finding.ok is False], findings
+
+
+async def test_tasks_of_tables_without_batches_and_logs_get_them(postgres: PostgresServer, url: str) -> None:
+    make_old(postgres.url())
+    engine = PostgresEngine(address_of(url), ManualClock())
+    await engine.open()
+    try:
+        assert await engine.count("b") == {}
+        await engine.add([new(30, batch="b", priority=9)])
+        task, *_ = await claim(engine, limit=1)
+        assert (task.id, task.batch, task.progress) == (task_id(0), None, None)
+        assert await engine.apply([renew(task, 60.0, progress=0.5)]) == [True]
+        assert await engine.apply([complete(task, log="done")]) == [True]
+        assert [event.log for event in await engine.history(task.id)] == [None, None, "done"]
+        assert [task.id for task in await engine.find(Filter(batch="b"), limit=9)] == [task_id(30)]
+        assert sum((await engine.count("b")).values()) == 1
+    finally:
+        await engine.close()
 
 
 async def test_a_migration_is_retried_after_a_deadlock_with_an_older_worker(postgres: PostgresServer, url: str) -> None:

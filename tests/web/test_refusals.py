@@ -208,7 +208,7 @@ class _Unwell(MemoryEngine):
         super().__init__()
         self._error = error
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:  # noqa: ARG002 - fails for all
         raise self._error
 
     async def read_note(self, name: str) -> Note | None:

@@ -150,6 +150,7 @@ class IndexedTable(Table):
         super().__init__()
         self._ready = ReadyTasks(self.tasks.get)
         self._counts: Counter[CountKey] = Counter()
+        self._batches: dict[str, Counter[CountKey]] = {}
 
     def has_ready(self, request: ClaimRequest, now: float) -> bool:
         return self._ready.has(request, now)
@@ -158,8 +159,9 @@ class IndexedTable(Table):
         """When the next task that is not due yet becomes due."""
         return self._ready.next_at()
 
-    def count(self) -> Counts:
-        return {key: number for key, number in self._counts.items() if number}
+    def count(self, batch: str | None = None) -> Counts:
+        counts = self._counts if batch is None else self._batches.get(batch, Counter())
+        return {key: number for key, number in counts.items() if number}
 
     def set_aside(self, task_id: str, problem: str, data: bytes = b"") -> None:
         """Describe a damaged task in a note. `data` is its stored form."""
@@ -193,19 +195,31 @@ class IndexedTable(Table):
     def _is_damaged(self, task_id: str) -> bool:
         return task_id not in self.tasks and note_name(task_id) in self._notes
 
-    def _write(self, task: Task, *, without_event: bool = False) -> None:
+    def _write(self, task: Task, *, without_event: bool = False, log: str | None = None) -> None:
         before = self.tasks.get(task.id)
         if before is not None:
-            self._counts[count_key(before)] -= 1
+            self._tally(before, -1)
             if before.priority != task.priority:
                 self._ready.change(lane_of(before))
-        super()._write(task, without_event=without_event)
+        super()._write(task, without_event=without_event, log=log)
         self._index(task)
 
     def _index(self, task: Task) -> None:
-        self._counts[count_key(task)] += 1
+        self._tally(task, 1)
         self._ready.join(task)
+
+    def _tally(self, task: Task, step: int) -> None:
+        key = count_key(task)
+        self._counts[key] += step
+        if task.batch is None:
+            return
+        counts = self._batches.setdefault(task.batch, Counter())
+        counts[key] += step
+        if not counts[key]:
+            del counts[key]
+            if not counts:
+                del self._batches[task.batch]
 
     def _remove(self, task: Task) -> None:
         super()._remove(task)
-        self._counts[count_key(task)] -= 1
+        self._tally(task, -1)

@@ -4,21 +4,14 @@ from qo.model.change import (
     STATUSES,
     Change,
     Guard,
-    after_error,
-    after_expiry,
     allows,
     apply,
     archive,
     cancel,
     claim,
     complete,
-    ended_because,
-    expire,
-    fail,
     is_due,
     is_repeat,
-    lost_its_process,
-    reject,
     release,
     renew,
     replay,
@@ -26,7 +19,6 @@ from qo.model.change import (
     reschedule,
     retry_now,
     run_now,
-    set_apart,
     set_priority,
     withdraw,
 )
@@ -36,6 +28,7 @@ from qo.model.check import (
     MAX_NAMES,
     PAYLOAD_LIMIT,
     UNREADABLE,
+    check_batch_id,
     check_depth,
     check_described,
     check_distinct,
@@ -52,6 +45,16 @@ from qo.model.check import (
     check_whole,
     is_id,
     is_too_deep,
+)
+from qo.model.failures import (
+    after_error,
+    after_expiry,
+    ended_because,
+    expire,
+    fail,
+    lost_its_process,
+    reject,
+    set_apart,
 )
 from qo.model.filter import (
     EXPIRY_GRACE,
@@ -115,7 +118,15 @@ from qo.model.task import (
     stamps,
     with_kind,
 )
-from qo.model.text import ERROR_LIMIT, is_a, show
+from qo.model.text import (
+    ERROR_LIMIT,
+    LOG_LIMIT,
+    PROGRESS_TEXT_LIMIT,
+    is_a,
+    show,
+    storable_log,
+    storable_progress_text,
+)
 
 __all__ = [
     "ADMIN_NOTES",
@@ -131,6 +142,7 @@ __all__ = [
     "ID_PATTERN",
     "LEASE",
     "LEVELS",
+    "LOG_LIMIT",
     "LOST",
     "LOW",
     "MAX_DEPTH",
@@ -139,6 +151,7 @@ __all__ = [
     "MEDIUM",
     "NEW",
     "PAYLOAD_LIMIT",
+    "PROGRESS_TEXT_LIMIT",
     "SLOW_POLICY",
     "STATUSES",
     "STRICT",
@@ -175,6 +188,7 @@ __all__ = [
     "apply",
     "archive",
     "cancel",
+    "check_batch_id",
     "check_cursor",
     "check_depth",
     "check_described",
@@ -234,6 +248,8 @@ __all__ = [
     "set_priority",
     "show",
     "stamps",
+    "storable_log",
+    "storable_progress_text",
     "with_kind",
     "withdraw",
 ]

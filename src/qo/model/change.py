@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from qo.model.filter import ClaimRequest
 from qo.model.ranking import AGEING, STRICT
-from qo.model.task import FINISHED, LONGEST, LOST, FailureKind, Status, Task, kind_of
-from qo.model.text import storable_text
+from qo.model.task import FINISHED, FailureKind, Status, Task, kind_of
+from qo.model.text import storable_log, storable_progress_text
 
 
 class Guard(StrEnum):
@@ -62,6 +62,9 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     run_at: float | None = None  # the task is available at this instant, or now if it has passed; instead of `delay`
     priority: int | None = None  # only with `promotion`
     promotion: float | None = None  # seconds after which a task of this priority goes before all newer tasks
+    log: str | None = None  # the last log lines of the attempt that this change ends, for its event
+    progress: float | None = None  # 0 to 1
+    progress_text: str | None = None  # with `progress`; without it, None removes the stored text
 
 
 def is_due(task: Task, now: float) -> bool:
@@ -77,6 +80,8 @@ def claim(task: Task, request: ClaimRequest, now: float) -> Task:
         worker_id=request.worker_id,
         lease_expires_at=now + request.lease,
         started_at=None if request.is_prefetch else now,
+        progress=None,
+        progress_text=None,
         updated_at=now,
         version=task.version + 1,
     )
@@ -125,6 +130,8 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
         if change.started_at is None
         else change.started_at,
         completed_at=(task.completed_at or now) if to in FINISHED else None,
+        progress=task.progress if change.progress is None else change.progress,
+        progress_text=task.progress_text if change.progress is None else change.progress_text,
         updated_at=now,
         version=task.version + 1,
     )
@@ -144,7 +151,14 @@ def _place(task: Task, change: Change, now: float) -> tuple[float, float]:
     return available_at, due_at + promotion
 
 
-def renew(task: Task, lease: float, *, started_at: float | None = None) -> Change:
+def renew(
+    task: Task,
+    lease: float,
+    *,
+    started_at: float | None = None,
+    progress: float | None = None,
+    progress_text: str | None = None,
+) -> Change:
     """Extend the lease. `started_at` is when the handler started, if that was after the claim."""
     return Change(
         id=task.id,
@@ -153,10 +167,12 @@ def renew(task: Task, lease: float, *, started_at: float | None = None) -> Chang
         to=Status.RUNNING,
         lease=lease,
         started_at=started_at,
+        progress=progress,
+        progress_text=None if progress is None else storable_progress_text(progress_text),
     )
 
 
-def complete(task: Task, result: bytes = b"null", *, started_at: float | None = None) -> Change:
+def complete(task: Task, result: bytes = b"null", *, started_at: float | None = None, log: str | None = None) -> Change:
     return Change(
         id=task.id,
         guard=Guard.HELD,
@@ -164,15 +180,18 @@ def complete(task: Task, result: bytes = b"null", *, started_at: float | None = 
         to=Status.COMPLETED,
         result=result,
         started_at=started_at,
+        log=storable_log(log),
     )
 
 
-def release(task: Task, delay: float | None = 0.0) -> Change:
+def release(task: Task, delay: float | None = 0.0, *, log: str | None = None) -> Change:
     """Return an unfinished task to the queue. This uses up no retry: only `failures` is compared with `max_retries`.
 
     With a `delay` of None the task keeps its rank and its `available_at`.
     """
-    return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.PENDING, delay=delay)
+    return Change(
+        id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.PENDING, delay=delay, log=storable_log(log)
+    )
 
 
 def cancel(task_id: str) -> Change:
@@ -224,101 +243,3 @@ def withdraw(task_id: str) -> Change:
 
 def archive(task_id: str) -> Change:
     return Change(id=task_id, guard=Guard.ENDED, to=Status.ARCHIVED)
-
-
-def lost_its_process(task: Task) -> bool:
-    """Whether the process of the last attempt died: the task may have caused it."""
-    return task.failure_kind is FailureKind.LOST
-
-
-def ended_because(task: Task) -> FailureKind:
-    """Why a task ended without a result."""
-    if task.ended_as is Status.CANCELLED:
-        return FailureKind.CANCELLED
-    return task.failure_kind or FailureKind.ERROR
-
-
-def after_error(
-    task: Task,
-    error: str,
-    *,
-    kind: FailureKind = FailureKind.ERROR,
-    random: float,
-    after: float | None = None,
-    started_at: float | None = None,
-) -> Change:
-    """Retry after the back-off (or `after` seconds), or fail permanently if no retries are left."""
-    if task.failures >= task.max_retries:
-        return fail(task, error, kind=kind, started_at=started_at)
-    failures = task.failures + 1
-    return Change(
-        id=task.id,
-        guard=Guard.HELD,
-        lease_id=task.lease_id,
-        to=Status.PENDING,
-        failures=failures,
-        delay=task.retry.delay(failures, random) if after is None else min(LONGEST, max(0.0, after)),  # 0 for NaN
-        error=storable_text(error),
-        failure_kind=kind,
-    )
-
-
-def fail(task: Task, error: str, *, kind: FailureKind = FailureKind.ERROR, started_at: float | None = None) -> Change:
-    """Fail permanently, even if retries are left."""
-    return Change(
-        id=task.id,
-        guard=Guard.HELD,
-        lease_id=task.lease_id,
-        to=Status.FAILED,
-        failures=task.failures + 1,
-        error=storable_text(error),
-        failure_kind=kind,
-        started_at=started_at,
-    )
-
-
-def reject(task: Task, error: str) -> Change:
-    """Fail a pending task of a type that no worker handles. No attempt was made, so `attempt` and `failures` stay."""
-    return Change(
-        id=task.id,
-        guard=Guard.WAITING,
-        to=Status.FAILED,
-        error=storable_text(error),
-        failure_kind=FailureKind.UNKNOWN_TYPE,
-    )
-
-
-def set_apart(task: Task, reason: str) -> Change:
-    """Release a task whose process died, possibly because of another task. It uses up no retry, and the task runs
-    alone in a process next time."""
-    return Change(
-        id=task.id,
-        guard=Guard.HELD,
-        lease_id=task.lease_id,
-        to=Status.PENDING,
-        delay=0.0,
-        error=storable_text(f"{LOST}{reason}"),
-        failure_kind=FailureKind.LOST,
-    )
-
-
-def after_expiry(task: Task, *, random: float) -> Change:
-    """The lease expired. This counts as a failure, so a task that kills its workers ends as failed."""
-    error = f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire"
-    return after_error(task, error, kind=FailureKind.LOST, random=random)
-
-
-def expire(task: Task, *, random: float, grace: float) -> Change:
-    """As `after_expiry`, but written only if the lease expired `grace` seconds ago by the store's clock."""
-    lost = after_expiry(task, random=random)
-    return Change(
-        id=lost.id,
-        guard=Guard.EXPIRED,
-        lease_id=lost.lease_id,
-        grace=grace,
-        to=lost.to,
-        failures=lost.failures,
-        delay=lost.delay,
-        error=lost.error,
-        failure_kind=lost.failure_kind,
-    )

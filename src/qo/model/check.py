@@ -51,6 +51,7 @@ _INFINITE = float("inf")
 _checked_policy = [DEFAULT_POLICY]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,254}")
 ID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # a UUID in lower case, with dashes
 _ID = re.compile(ID_PATTERN)
@@ -60,6 +61,15 @@ def check_name(field: str, name: str) -> str:
     if not is_a(name, str) or not _NAME.fullmatch(name):
         raise InvalidTask(
             field, f"{show(name)} is not a name: 1 to 64 letters, digits or _.:- and a letter or digit first"
+        )
+    return name
+
+
+def check_batch_id(field: str, name: str) -> str:
+    """A batch may have a longer name than a queue."""
+    if not is_a(name, str) or not _BATCH.fullmatch(name):
+        raise InvalidTask(
+            field, f"{show(name)} is not a batch: 1 to 128 letters, digits or _.:- and a letter or digit first"
         )
     return name
 
@@ -132,6 +142,8 @@ def check_described(new: NewTask, *, payload_limit: int) -> NewTask:
         check_number("run_at", new.run_at, maximum=2 * LONGEST)
     _check_text("idempotency_key", new.idempotency_key)
     _check_text("trace_id", new.trace_id)
+    if new.batch is not None:
+        check_batch_id("batch", new.batch)
     return new
 
 

@@ -35,6 +35,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     shards: tuple[str, ...] = ()  # first digits of ids
     retrying: bool | None = None  # of pending tasks: True only those that failed before, False only the others
     pending: tuple[PendingKind, ...] = ()  # of pending tasks: only these kinds
+    batch: str | None = None
 
     def matches(self, task: Task, now: float) -> bool:
         return self.matcher(now)(task)
@@ -47,6 +48,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             covers(task.queue, task.type)
             and (not statuses or task.status in statuses)
             and (self.worker_id is None or task.worker_id == self.worker_id)
+            and (self.batch is None or task.batch == self.batch)
             and (self.expired_for is None or _expired(task, now - self.expired_for))
             and (self.finished_for is None or _finished(task, now - self.finished_for))
             and (not shards or task.id[0] in shards)

@@ -9,16 +9,12 @@ from qo.model.change import (
     STATUSES,
     Change,
     Guard,
-    after_error,
     apply,
     archive,
     cancel,
     claim,
     complete,
-    expire,
-    fail,
     is_due,
-    reject,
     release,
     renew,
     replay,
@@ -26,9 +22,15 @@ from qo.model.change import (
     reschedule,
     retry_now,
     run_now,
-    set_apart,
     set_priority,
     withdraw,
+)
+from qo.model.failures import (
+    after_error,
+    expire,
+    fail,
+    reject,
+    set_apart,
 )
 from qo.model.filter import ClaimRequest
 from qo.model.ranking import HIGH

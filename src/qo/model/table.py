@@ -107,7 +107,7 @@ class Table:
         changed = rules.apply(task, change, now)
         if changed is None:
             return rules.is_repeat(task, change)
-        self._write(changed, without_event=changed.status is Status.RUNNING)
+        self._write(changed, without_event=changed.status is Status.RUNNING, log=change.log)
         return True
 
     def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -133,8 +133,9 @@ class Table:
         found = (task for task in self.tasks.values() if (start is None or _position(task) < start) and matches(task))
         return nlargest(limit, found, key=_position)
 
-    def count(self) -> Counts:
-        return dict(Counter(map(count_key, self.tasks.values())))
+    def count(self, batch: str | None = None) -> Counts:
+        tasks = self.tasks.values()
+        return dict(Counter(count_key(task) for task in tasks if batch is None or task.batch == batch))
 
     def history(self, task_id: str) -> list[Event]:
         return list(self._events.get(task_id, ()))
@@ -158,10 +159,10 @@ class Table:
     def drop_note(self, name: str) -> None:
         self._notes.pop(name, None)
 
-    def _write(self, task: Task, *, without_event: bool = False) -> None:
+    def _write(self, task: Task, *, without_event: bool = False, log: str | None = None) -> None:
         self.tasks[task.id] = task
         if not without_event:
-            self._events.setdefault(task.id, []).append(event_of(task))
+            self._events.setdefault(task.id, []).append(event_of(task, log))
 
     def _remove(self, task: Task) -> None:
         del self.tasks[task.id]

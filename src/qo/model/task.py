@@ -115,6 +115,7 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     ageing: float = AGEING
     window: float = WINDOW
     next_id: str | None = None  # with a key: the id to use if the task under `id` belongs to an earlier window
+    batch: str | None = None  # the group of tasks that it belongs to
 
 
 class Task(Struct, frozen=True, kw_only=True, gc=False):
@@ -149,6 +150,9 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     version: int = 1  # grows with every write
     rank: float  # lower goes first; unique within a batch
     lease_id: str | None = None  # secret: never shown. Kept after settling, so that a repeated settlement is recognised
+    batch: str | None = None
+    progress: float | None = None  # 0 to 1, as the handler reported it; a claim clears it
+    progress_text: str | None = None
 
     @property
     def due_at(self) -> float:
@@ -229,6 +233,7 @@ def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
         trace_id=new.trace_id,
         run_at=new.run_at,
         rank=rank_,
+        batch=new.batch,
     )
 
 
@@ -264,9 +269,10 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
     worker_id: str | None = None
     error: str | None = None
     available_at: float
+    log: str | None = None  # the last log lines of the attempt that this transition ended
 
 
-def event_of(task: Task) -> Event:
+def event_of(task: Task, log: str | None = None) -> Event:
     return Event(
         version=task.version,
         at=task.updated_at,
@@ -276,4 +282,5 @@ def event_of(task: Task) -> Event:
         worker_id=task.worker_id,
         error=task.error,
         available_at=task.available_at,
+        log=log,
     )

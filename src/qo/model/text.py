@@ -1,6 +1,8 @@
-"""Values from callers: type checks, quoting in messages, and error texts that every store accepts."""
+"""Values from callers: type checks, quoting in messages, and texts that every store accepts."""
 
 ERROR_LIMIT = 16 * 1024  # bytes of an error's text
+LOG_LIMIT = 16 * 1024  # bytes of the log lines of an attempt
+PROGRESS_TEXT_LIMIT = 200  # characters
 
 
 def is_a(value: object, *kinds: type) -> bool:
@@ -19,3 +21,23 @@ def show(value: object) -> str:
 def storable_text(error: str) -> str:
     """An error text that every store accepts: valid Unicode without NUL, and not too long."""
     return error.replace("\x00", "?").encode(errors="replace")[:ERROR_LIMIT].decode(errors="ignore")
+
+
+def storable_log(log: str | None) -> str | None:
+    """The last lines of a log that fit into LOG_LIMIT bytes, as text that every store accepts. None if it is empty."""
+    if not log:
+        return None
+    data = log.replace("\x00", "?").encode(errors="replace")
+    if len(data) > LOG_LIMIT:
+        data = data[-LOG_LIMIT:]
+        _, _, lines = data.partition(b"\n")  # the first line may be cut
+        data = lines or data
+    return data.decode(errors="ignore")
+
+
+def storable_progress_text(text: str | None) -> str | None:
+    """The text of a progress report as one line that every store accepts. None if it is empty."""
+    if not text:
+        return None
+    line = " ".join(text.replace("\x00", "?").split())
+    return line[:PROGRESS_TEXT_LIMIT].encode(errors="replace").decode() or None

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from qo.errors import StorageError
 
 APPLICATION_ID = int.from_bytes(b"qo-q", "big")
-VERSION = 7  # of the schema; the number of the last file in schema/
-ADDITIVE = frozenset({3, 4, 7})  # files in schema/ that only add what earlier builds may ignore and preserve
+VERSION = 8  # of the schema; the number of the last file in schema/
+ADDITIVE = frozenset({3, 4, 7, 8})  # files in schema/ that only add what earlier builds may ignore and preserve
 HEADER = 100  # bytes
 
 _MAGIC = b"SQLite format 3\x00"

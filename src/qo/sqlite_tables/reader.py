@@ -110,6 +110,9 @@ class SqliteReader:
 
     def _branches(self, where: Filter) -> list[_SqliteBranch]:
         statuses = where.possible_statuses
+        if where.batch is not None:
+            values = where.batch, encode_list(sorted(statuses))
+            return [_SqliteBranch("tasks_batched", "batch = ? AND status IN (SELECT value FROM json_each(?))", values)]
         is_coming = bool(where.pending) and PendingKind.READY not in where.pending
         if Status.PENDING in statuses and (len(statuses) == len(Status) or self._has_many(is_coming=is_coming)):
             listed = encode_list(sorted(statuses))
@@ -131,10 +134,11 @@ class SqliteReader:
             return bool(self._db.execute(SQL["some_coming"], (_MANY_COMING + 1,)).get > _MANY_COMING)
         return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _MANY_PENDING
 
-    def count(self) -> Counts:
+    def count(self, batch: str | None = None) -> Counts:
+        rows = self._db.execute(SQL["counts"]) if batch is None else self._db.execute(SQL["counts_of_batch"], (batch,))
         return {
             CountKey(queue, type_, STATUS[status], priority): n
-            for queue, type_, status, priority, n in self._db.execute(SQL["counts"])
+            for queue, type_, status, priority, n in rows
             if status in STATUS
         }
 
@@ -142,9 +146,9 @@ class SqliteReader:
         return [
             Event(
                 version=version, at=at, status=STATUS[status], attempt=attempt, failures=failures,
-                worker_id=worker_id, error=error, available_at=available_at,
+                worker_id=worker_id, error=error, available_at=available_at, log=log,
             )
-            for version, at, status, attempt, failures, worker_id, error, available_at in self._db.execute(
+            for version, at, status, attempt, failures, worker_id, error, available_at, log in self._db.execute(
                 SQL["history"], (task_id,)
             )
             if status in STATUS

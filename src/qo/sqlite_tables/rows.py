@@ -19,7 +19,7 @@ from qo.sqlite_tables.lanes import SqliteLanes
 _COLUMNS = (
     "n, id, lane, status, available_at, rank, attempt, failures, version, created_at, updated_at, started_at, "
     "completed_at, lease_expires_at, lease_id, worker_id, priority, timeout, max_retries, retry, idempotency_key, "
-    "trace_id, error, run_at, failure_kind, archived_from"
+    "trace_id, error, run_at, failure_kind, archived_from, batch, progress, progress_text"
 )
 _WHOLE = f"""
 SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result))),
@@ -69,6 +69,9 @@ _Whole = tuple[
     float | None,
     str | None,
     _Status | None,
+    str | None,
+    float | None,
+    str | None,
     int,
     int | None,
 ]  # fmt: skip - one for each of _COLUMNS, and the two lengths
@@ -226,6 +229,9 @@ def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Sql
         version=row[8],
         rank=row[5],
         lease_id=row[14],
+        batch=row[26],
+        progress=row[27],
+        progress_text=row[28],
     )
 
 
@@ -246,6 +252,7 @@ def new_row(task: Task, now: float) -> tuple[object, ...]:
         task.trace_id,
         task.run_at,
         task.payload,
+        task.batch,
     )
 
 
@@ -269,4 +276,6 @@ def changed_row(n: int, task: Task, change: Change, now: float) -> tuple[object,
         task.version,
         change.result,
         None if kind is None else kind.value,
+        change.progress,
+        change.progress_text,
     )

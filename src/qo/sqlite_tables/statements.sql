@@ -9,8 +9,8 @@ SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes), (SEL
 
 -- name: insert
 INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
-                   max_retries, retry, idempotency_key, trace_id, run_at, payload)
-VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   max_retries, retry, idempotency_key, trace_id, run_at, payload, batch)
+VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: add_directly
@@ -18,8 +18,8 @@ ON CONFLICT (id) DO NOTHING
 -- highest number in use plus one. Fails with a constraint error, and adds nothing, if the id exists, or if there is no lane: also
 -- if the tables have a newer version. INSERT with SELECT would store the row in a temporary table first, because of the trigger.
 INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry, trace_id,
-                   run_at, payload, status, lane)
-VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'pending',
+                   run_at, payload, batch, status, lane)
+VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?17, 'pending',
         (SELECT n FROM lanes WHERE queue = ?13 AND type = ?14 AND needs = ?15 AND priority = ?6
          AND NOT EXISTS (SELECT 1 FROM formats WHERE number > ?16)))
 
@@ -56,6 +56,10 @@ SELECT n, version, updated_at, status, attempt, failures, worker_id, error, avai
 INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
 SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
 WHERE n IN (SELECT value FROM json_each(?))
+
+-- name: record_logs
+-- Logs of events that `record` has inserted.
+UPDATE events SET log = v.column3 FROM (VALUES (?, ?, ?)) AS v WHERE events.n = v.column1 AND events.version = v.column2
 
 -- name: coming_lanes
 SELECT json_group_array(DISTINCT lane)
@@ -131,13 +135,14 @@ FROM json_each(?1) AS lanes
 -- name: claim
 UPDATE tasks
 SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = ?1, worker_id = ?2, lease_expires_at = ?3,
-    started_at = ?6, updated_at = ?4, version = version + 1
+    started_at = ?6, updated_at = ?4, version = version + 1, progress = NULL, progress_text = NULL
 WHERE n IN (SELECT value FROM json_each(?5))
 
 -- name: claim_each
 UPDATE tasks
 SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = v.column2, worker_id = v.column3,
-    lease_expires_at = v.column4, started_at = v.column6, updated_at = v.column5, version = version + 1
+    lease_expires_at = v.column4, started_at = v.column6, updated_at = v.column5, version = version + 1,
+    progress = NULL, progress_text = NULL
 FROM (VALUES (?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
@@ -152,8 +157,10 @@ SET status = v.column2, ready = v.column3, available_at = v.column4, rank = v.co
     started_at = v.column11, completed_at = v.column12, updated_at = v.column13, version = v.column14,
     result = CASE WHEN v.column2 <> 'pending' THEN coalesce(v.column15, tasks.result) END,
     failure_kind = CASE WHEN v.column2 <> 'completed' THEN coalesce(v.column16, tasks.failure_kind) END,
-    archived_from = CASE WHEN v.column2 = 'archived' THEN tasks.status END
-FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
+    archived_from = CASE WHEN v.column2 = 'archived' THEN tasks.status END,
+    progress = coalesce(v.column17, tasks.progress),
+    progress_text = CASE WHEN v.column17 IS NULL THEN tasks.progress_text ELSE v.column18 END
+FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
 -- name: move
@@ -188,8 +195,13 @@ FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status, prio
 -- The number of tasks that are not due, as far as they were staged, up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_coming WHERE ready = 0 LIMIT ?)
 
+-- name: counts_of_batch
+SELECT queue, type, status, lanes.priority, count(*)
+FROM (SELECT lane, status FROM tasks INDEXED BY tasks_batched WHERE batch = ?) AS batched JOIN lanes ON lanes.n = batched.lane
+GROUP BY queue, type, status, lanes.priority
+
 -- name: history
-SELECT version, at, status, attempt, failures, worker_id, error, available_at
+SELECT version, at, status, attempt, failures, worker_id, error, available_at, log
 FROM events WHERE n = (SELECT n FROM tasks WHERE id = ?) ORDER BY version
 
 -- name: write_note

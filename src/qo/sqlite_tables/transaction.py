@@ -1,7 +1,7 @@
 """The state of one transaction, and what a connection knows from earlier ones."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import apsw
 
@@ -132,3 +132,7 @@ class TableTransaction:
             self.db.execute(SQL["record"], (numbers,))
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error
+
+    def record_logs(self, logs: Sequence[tuple[int, int, str]]) -> None:
+        """Add logs to events of this transaction: the number of the task, the version of the event, and the text."""
+        write_rows(self.db, "record_logs", logs)

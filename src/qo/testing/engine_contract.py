@@ -11,6 +11,7 @@ from qo.testing.engine_notes import AuditContract, NotesContract, StatsContract
 from qo.testing.engine_operations import OperationContract
 from qo.testing.engine_order import ClaimOrderContract
 from qo.testing.engine_reads import ReadContract
+from qo.testing.engine_reports import ReportsContract
 from qo.testing.engine_schedules import ScheduleContract
 
 
@@ -27,6 +28,7 @@ class EngineContract(
     RaceContract,
     StatsContract,
     DamageContract,
+    ReportsContract,
     ScheduleContract,
 ):
     """Subclass it and define a fixture `engine` that returns an empty, open engine, which takes its time from `clock`.

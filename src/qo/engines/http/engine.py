@@ -173,8 +173,8 @@ class HttpEngine(Engine):
             limit -= len(found)
             after = cursor(found[-1])
 
-    async def count(self) -> Counts:
-        counts: Counts = (await self._request("count", None)).data
+    async def count(self, batch: str | None = None) -> Counts:
+        counts: Counts = (await self._request("count", batch)).data
         return counts
 
     async def history(self, task_id: str) -> list[Event]:

@@ -1,11 +1,12 @@
 """The engine port for the layout `tasks`."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import encode_damage, note_name
-from qo.engine import Engine
+from qo.engine import Engine, find_pages
 from qo.engines.hand_backs import HandBacks
 from qo.engines.note_objects import NoteObjects
 from qo.engines.object_per_task.candidates import FullScan, ReadyCandidates
@@ -24,6 +25,7 @@ from qo.model import (
     Added,
     Change,
     ClaimRequest,
+    CountKey,
     Counts,
     Event,
     Filter,
@@ -33,9 +35,12 @@ from qo.model import (
     Task,
     apply,
     check_distinct,
+    count_key,
     is_repeat,
     stamps,
 )
+
+_COUNTED_AT_ONCE = 1000  # tasks of a batch
 
 
 class ObjectPerTaskEngine(Engine):
@@ -141,7 +146,7 @@ class ObjectPerTaskEngine(Engine):
         return answers
 
     async def _apply(self, change: Change) -> bool:
-        outcome = await self._changes.change(change.id, lambda task: apply(task, change, self._clock()))
+        outcome = await self._changes.change(change.id, lambda task: apply(task, change, self._clock()), change.log)
         if outcome.changed is not None:
             return True
         return outcome.seen is not None and is_repeat(outcome.seen, change)
@@ -186,8 +191,14 @@ class ObjectPerTaskEngine(Engine):
         await self._report_damage()
         return found
 
-    async def count(self) -> Counts:
-        return await self._counts.count()
+    async def count(self, batch: str | None = None) -> Counts:
+        """A batch is counted by reading tasks: the index of this layout has no batches."""
+        if batch is None:
+            return await self._counts.count()
+        counts: Counter[CountKey] = Counter()
+        async for page in find_pages(self, Filter(batch=batch), page_size=_COUNTED_AT_ONCE):
+            counts.update(map(count_key, page))
+        return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:
         return await self._layout.documents.history(task_id)

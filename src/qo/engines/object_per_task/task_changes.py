@@ -152,20 +152,22 @@ class TaskChanges:
             await _pause(attempt)
         raise _too_busy(task_id)
 
-    async def change(self, task_id: str, rule: Callable[[Task], Task | None]) -> ChangeResult:
+    async def change(self, task_id: str, rule: Callable[[Task], Task | None], log: str | None = None) -> ChangeResult:
         """Write the task that the rule returns. The cached document is used until a write of it fails."""
         stale_keys: list[str] = []
         cached = self._documents.cached(task_id)
         changed = rule(cached.task) if cached is not None else None
-        if cached and changed and await self._attempt(next_document(cached.document, changed), cached, stale_keys):
-            return ChangeResult(changed, None)
+        if cached and changed:
+            document = next_document(cached.document, changed, log)
+            if await self._attempt(document, cached, stale_keys):
+                return ChangeResult(changed, None)
         for attempt in range(_MAX_ATTEMPTS):
             stored = await self._documents.read_live(task_id)
             changed = rule(stored.task) if stored is not None else None
             if stored is None or changed is None:
                 self.clear(stale_keys, stored.task if stored else None)
                 return ChangeResult(None, stored.task if stored else None)
-            if await self._attempt(next_document(stored.document, changed), stored, stale_keys):
+            if await self._attempt(next_document(stored.document, changed, log), stored, stale_keys):
                 return ChangeResult(changed, None)
             await _pause(attempt)
         raise _too_busy(task_id)

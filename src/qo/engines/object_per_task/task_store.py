@@ -67,10 +67,10 @@ def first_document(task: Task) -> StoredDocument:
     return StoredDocument(task=task, nonce=write, writes=(write,), events=(event_of(task),))
 
 
-def next_document(document: StoredDocument, task: Task) -> StoredDocument:
+def next_document(document: StoredDocument, task: Task, log: str | None = None) -> StoredDocument:
     """The next version of the document. A lease renewal is not a transition and adds no event."""
     renewed = task.status is document.task.status is Status.RUNNING
-    events = document.events if renewed else _bounded((*document.events, event_of(task)))
+    events = document.events if renewed else _bounded((*document.events, event_of(task, log)))
     return replace(document, task=task, writes=_with_write_id(document), events=events)
 
 
@@ -97,9 +97,14 @@ def _with_write_id(document: StoredDocument) -> tuple[str, ...]:
 
 
 def _bounded(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """The last events. The logs of older events go first, then the events themselves."""
+    size = sum(len(event.log or "") for event in events)
+    if size > _MAX_EVENT_BYTES // 2:
+        newest = max(event.version for event in events if event.log is not None)
+        events = tuple(event if event.version == newest else replace(event, log=None) for event in events)
     size = 0
     for count, event in enumerate(reversed(events)):
-        size += 200 + len(event.error or "")
+        size += 200 + len(event.error or "") + len(event.log or "")
         if count == _MAX_EVENTS or (count and size > _MAX_EVENT_BYTES):
             return events[-count:]
     return events

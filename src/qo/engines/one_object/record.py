@@ -35,6 +35,7 @@ class StoredEvent(Struct, frozen=True, array_like=True):
     available_at: float
     worker_id: str | None
     error: str | None
+    log: str | None = None
 
     def event(self) -> Event:
         return convert(self, Event, from_attributes=True)
@@ -230,13 +231,17 @@ def encode_object(head: ObjectHeader, records: Collection[bytes], unknown: Unkno
     return sealed(b"\n".join([first, b",\n".join(records), b"]}"]) if records else first + b"\n]}")
 
 
-def grown(record: Record | None, task: Task, *, without_event: bool) -> Record:
-    """The next version of the record."""
+def grown(record: Record | None, task: Task, *, without_event: bool, log: str | None = None) -> Record:
+    """The next version of the record. Only the newest log is kept, because every write writes the whole object."""
     events = record.events if record is not None else ()
-    return Record(task=task, events=events if without_event else (*events, _stored_event(task))[-_MAX_EVENTS:])
+    if without_event:
+        return Record(task=task, events=events)
+    if log is not None:
+        events = tuple(event if event.log is None else replace(event, log=None) for event in events)
+    return Record(task=task, events=(*events, _stored_event(task, log))[-_MAX_EVENTS:])
 
 
-def _stored_event(task: Task) -> StoredEvent:
+def _stored_event(task: Task, log: str | None) -> StoredEvent:
     return StoredEvent(
         task.version,
         task.updated_at,
@@ -246,4 +251,5 @@ def _stored_event(task: Task) -> StoredEvent:
         task.available_at,
         task.worker_id,
         task.error,
+        log,
     )

@@ -95,8 +95,8 @@ class ObjectTable(IndexedTable):
 
     # --- the table's operations, where they differ
 
-    def _write(self, task: Task, *, without_event: bool = False) -> None:
-        record = grown(self._records.get(task.id), task, without_event=without_event)
+    def _write(self, task: Task, *, without_event: bool = False, log: str | None = None) -> None:
+        record = grown(self._records.get(task.id), task, without_event=without_event, log=log)
         encoded = encode_record(record, self._encoded.get(task.id))  # first: if this fails, nothing has changed
         self._encoded[task.id], self._records[task.id] = encoded, record
         super()._write(task, without_event=True)  # the record holds the events

@@ -145,8 +145,8 @@ class PostgresEngine(Engine):
     ) -> list[Task]:
         return await self.opened().reader.find(where, limit, page_start(after, created_before))
 
-    async def count(self) -> Counts:
-        return await self.opened().reader.count()
+    async def count(self, batch: str | None = None) -> Counts:
+        return await self.opened().reader.count(batch)
 
     async def history(self, task_id: str) -> list[Event]:
         return await self.opened().reader.history(task_id)

@@ -77,13 +77,18 @@ class PostgresReader:
         ((number,),) = await self._pool.read("some_pending", {"limit": _MAX_SORTED + 1})
         return int(number) > _MAX_SORTED
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
+        if batch is not None:
+            return await self._by_key(await self._pool.read("counts_of_batch", {"batch": batch}))
         rows = await self._pool.read("counts", {})
         if sum(size for *_, size in rows) > _MAX_COUNT_ROWS + 2 * len(rows):
             await self._pool.write("fold", {})
+        return await self._by_key(rows)
+
+    async def _by_key(self, rows: Rows) -> Counts:
         lanes = await self._table.lanes.look_up(lane for lane, *_ in rows)
         counts: Counter[CountKey] = Counter()
-        for lane, status, number, _ in rows:
+        for lane, status, number, *_ in rows:
             if status in STATUS and lane in lanes:
                 queue, type_, _, priority = lanes[lane]
                 counts[CountKey(queue, type_, STATUS[status], priority)] += number
@@ -95,9 +100,9 @@ class PostgresReader:
         return [
             Event(
                 version=version, at=at, status=STATUS[status], attempt=attempt, failures=failures,
-                worker_id=worker_id, error=error, available_at=available_at,
+                worker_id=worker_id, error=error, available_at=available_at, log=log,
             )
-            for version, at, status, attempt, failures, worker_id, error, available_at in await self._pool.read(
+            for version, at, status, attempt, failures, worker_id, error, available_at, log in await self._pool.read(
                 "history", {"id": task_id}
             )
             if status in STATUS
@@ -151,6 +156,9 @@ def _conditions(where: Filter, start: Position | None) -> tuple[str, dict[str, A
             " AND (%(types)s::text[] = '{}' OR type = ANY (%(types)s::text[]))))"
         )
         values |= {"queues": texts(where.queues), "types": texts(where.types)}
+    if where.batch is not None:
+        conditions.append("batch = %(batch)s")
+        values["batch"] = where.batch
     if where.worker_id is not None:
         conditions.append("worker_id = %(worker_id)s")
         values["worker_id"] = where.worker_id
@@ -178,7 +186,8 @@ def _conditions(where: Filter, start: Position | None) -> tuple[str, dict[str, A
 
 def _reads_pending(where: Filter) -> bool:
     """Whether pending tasks may be read from `ready` and `coming`. A search for all statuses reads `tasks` in order."""
-    return Status.PENDING in where.possible_statuses and len(where.possible_statuses) < len(Status)
+    statuses = where.possible_statuses
+    return where.batch is None and Status.PENDING in statuses and len(statuses) < len(Status)
 
 
 def _is_coming(where: Filter) -> bool:
@@ -188,7 +197,7 @@ def _is_coming(where: Filter) -> bool:
 
 def _branches(where: Filter, *, has_many_pending: bool) -> list[_PostgresBranch]:
     statuses = where.possible_statuses
-    if len(statuses) == len(Status) or (Status.PENDING in statuses and has_many_pending):
+    if where.batch is not None or len(statuses) == len(Status) or (Status.PENDING in statuses and has_many_pending):
         return [_PostgresBranch("status = ANY (%(statuses)s::text[])")]
     branches = [_PostgresBranch(f"shelf = '{status.value}'") for status in sorted(statuses & _SHELVED)]
     if Status.COMPLETED in statuses:

@@ -30,7 +30,7 @@ def task_of(row: tuple[Any, ...], lane: PostgresLane) -> Task:
     (
         id_, _, status, payload, result, error, priority, timeout, max_retries, retry, attempt, failures, available_at,
         lease_expires_at, worker_id, created_at, updated_at, started_at, completed_at, idempotency_key, trace_id,
-        version, rank, lease_id, run_at, failure_kind, archived_from,
+        version, rank, lease_id, run_at, failure_kind, archived_from, batch, progress, progress_text,
     ) = row  # fmt: skip
     return Task(
         id=id_,
@@ -62,6 +62,9 @@ def task_of(row: tuple[Any, ...], lane: PostgresLane) -> Task:
         version=version,
         rank=rank,
         lease_id=lease_id,
+        batch=batch,
+        progress=progress,
+        progress_text=progress_text,
     )
 
 
@@ -99,6 +102,7 @@ class AddBatch:
             "idempotency_key": texts(_empty_if_null([task.idempotency_key for task in tasks])),
             "next_id": uuids(_next_ids(tasks)),
             "trace_id": texts(_empty_if_null([task.trace_id for task in tasks])),
+            "batch": texts(_empty_if_null([task.batch for task in tasks])),
             "lane": integers([lane.lane for lane in lanes]),
             "lane_group": integers([lane.group for lane in lanes]),
             "priority": floats(priorities),
@@ -143,7 +147,7 @@ def is_plain_completion(change: Change) -> bool:
         change.to is Status.COMPLETED
         and change.guard is Guard.HELD
         and change.result is not None
-        and change.delay is change.lease is change.failures is None
+        and change.delay is change.lease is change.failures is change.progress is None
     )
 
 
@@ -154,6 +158,7 @@ def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
         "lease_id": texts([change.lease_id for change in changes]),
         "result": blobs([change.result for change in changes]),
         "started_at": floats([change.started_at for change in changes]),
+        "log": texts(_empty_if_null([change.log for change in changes])),
     }
 
 
@@ -176,6 +181,9 @@ def change_parameters(changes: Sequence[Change], lanes: Mapping[str, int]) -> di
         "promotion": floats(_empty_if_null([change.promotion for change in changes])),
         "priority": integers(_empty_if_null([change.priority for change in changes])),
         "new_lane": integers(_empty_if_null([lanes.get(change.id) for change in changes])),
+        "log": texts(_empty_if_null([change.log for change in changes])),
+        "progress": floats(_empty_if_null([change.progress for change in changes])),
+        "progress_text": texts(_empty_if_null([change.progress_text for change in changes])),
     }
 
 

@@ -10,8 +10,8 @@ from importlib.resources import files
 
 from qo.model import ADMIN_NOTES, AUDIT_NOTES
 
-VERSION = 13  # of the tables: the number of the last file in `schema/`
-ADDITIVE = frozenset({3, 4, 5, 6, 8, 9, 12})  # files that only add what earlier builds may ignore and preserve
+VERSION = 14  # of the tables: the number of the last file in `schema/`
+ADDITIVE = frozenset({3, 4, 5, 6, 8, 9, 12, 14})  # files that only add what earlier builds may ignore and preserve
 
 # Separate tables for notes of these prefixes, so that GRANTs can keep roles out of them.
 NOTE_TABLES = {ADMIN_NOTES: "admin_notes", AUDIT_NOTES: "audit_notes"}
@@ -21,7 +21,7 @@ COLUMNS = (
     "t.id::text, t.lane, t.status, t.payload, t.result, t.error, t.priority, t.timeout, t.max_retries, t.retry, "
     "t.attempt, t.failures, t.available_at, t.lease_expires_at, t.worker_id, t.created_at, t.updated_at, t.started_at, "
     "t.completed_at, t.idempotency_key, t.trace_id, t.version, t.rank, t.lease_id, t.run_at, "
-    "t.failure_kind, t.archived_from"
+    "t.failure_kind, t.archived_from, t.batch, t.progress, t.progress_text"
 )
 
 # In the FROM clause of every statement that writes. Raises an error if a newer qo has migrated the tables.

@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS qo_archive (
     prefix text NOT NULL, id text NOT NULL COLLATE "C", version bigint NOT NULL,
     queue text NOT NULL, type text NOT NULL, status text NOT NULL, worker_id text,
     created_at double precision NOT NULL, completed_at double precision NOT NULL,
-    task json NOT NULL, events json NOT NULL, priority smallint NOT NULL DEFAULT 6, rest bytea,
+    task json NOT NULL, events json NOT NULL, priority smallint NOT NULL DEFAULT 6, rest bytea, batch text,
     PRIMARY KEY (prefix, id)
 );
 DO $$ BEGIN  -- checked first, because ALTER TABLE waits for every transaction that uses the table
@@ -31,18 +31,23 @@ DO $$ BEGIN  -- checked first, because ALTER TABLE waits for every transaction t
     IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'qo_archive'::regclass AND attname = 'rest') THEN
         ALTER TABLE qo_archive ADD rest bytea;
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'qo_archive'::regclass AND attname = 'batch') THEN
+        ALTER TABLE qo_archive ADD batch text;
+    END IF;
 END $$;
 CREATE INDEX IF NOT EXISTS qo_archive_listed ON qo_archive (prefix, created_at, id);
+CREATE INDEX IF NOT EXISTS qo_archive_batched ON qo_archive (prefix, batch, created_at) WHERE batch IS NOT NULL;
 """
 _CREATION_LOCK = 7_160_871  # held by a process that creates the table
 _SAVE = """
 INSERT INTO qo_archive (prefix, id, version, queue, type, status, worker_id, created_at, completed_at,
-                        task, events, priority, rest)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                        task, events, priority, rest, batch)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (prefix, id) DO UPDATE SET
     version = excluded.version, queue = excluded.queue, type = excluded.type, status = excluded.status,
     worker_id = excluded.worker_id, created_at = excluded.created_at, completed_at = excluded.completed_at,
-    task = excluded.task, events = excluded.events, priority = excluded.priority, rest = excluded.rest
+    task = excluded.task, events = excluded.events, priority = excluded.priority, rest = excluded.rest,
+    batch = excluded.batch
 WHERE qo_archive.version < excluded.version
 """
 _FIND = """
@@ -51,6 +56,7 @@ WHERE prefix = %(prefix)s AND created_at <= %(created_at)s
   AND (created_at, id) < (%(created_at)s, %(id)s)
   AND (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s)) AND (%(types)s::text[] IS NULL OR type = ANY (%(types)s))
   AND (%(statuses)s::text[] IS NULL OR status = ANY (%(statuses)s))
+  AND (%(batch)s::text IS NULL OR batch = %(batch)s)
   AND (%(shards)s::text[] IS NULL OR left(id, 1) = ANY (%(shards)s))
   AND (%(worker_id)s::text IS NULL OR worker_id = %(worker_id)s) AND completed_at <= %(completed_at)s
 ORDER BY created_at DESC, id DESC LIMIT %(limit)s
@@ -70,7 +76,7 @@ class Archive(Protocol):
     async def history(self, task_id: str) -> list[Event]: ...
     async def unknown_fields(self, task_id: str) -> bytes | None: ...
     async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]: ...
-    async def count(self) -> Counts: ...
+    async def count(self, batch: str | None = None) -> Counts: ...
     async def delete(self, ids: Sequence[str]) -> set[str]: ...
     async def withdraw(self, tasks: Sequence[Task]) -> None: ...
 
@@ -94,7 +100,7 @@ class PostgresArchive:
             (
                 self._prefix, task.id, task.version, task.queue, task.type, task.status.value, task.worker_id,
                 task.created_at, task.completed_at, encode_task(task).decode(), msgspec.json.encode(events).decode(),
-                task.priority, unknown_fields,
+                task.priority, unknown_fields, task.batch,
             )
             for task, events, unknown_fields in records
         ]  # fmt: skip
@@ -130,15 +136,18 @@ class PostgresArchive:
             "statuses": [status.value for status in where.statuses] or None,
             "shards": list(where.shards) or None,
             "worker_id": where.worker_id,
+            "batch": where.batch,
             "completed_at": float("inf") if where.finished_for is None else now - where.finished_for,
             "limit": limit,
         }
         return [decode_task(task) for (task,) in await self._run(_FIND, values)]
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
+        where, values = ("", (self._prefix,)) if batch is None else (" AND batch = %s", (self._prefix, batch))
         rows = await self._run(
-            "SELECT queue, type, status, priority, count(*) FROM qo_archive WHERE prefix = %s GROUP BY 1, 2, 3, 4",
-            (self._prefix,),
+            "SELECT queue, type, status, priority, count(*) FROM qo_archive"  # noqa: S608 - a constant condition
+            f" WHERE prefix = %s{where} GROUP BY 1, 2, 3, 4",
+            values,
         )
         return {
             CountKey(queue, type_, Status(status), priority): number for queue, type_, status, priority, number in rows

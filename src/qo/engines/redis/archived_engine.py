@@ -173,9 +173,9 @@ class ArchivingEngine(ForwardingEngine):
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         return await Engine.with_values(self, tasks)
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
         async with self._moving:  # a task that moves between the two reads would be counted twice
-            return dict(Counter(await self.redis.count()) + Counter(await self.archive.count()))
+            return dict(Counter(await self.redis.count(batch)) + Counter(await self.archive.count(batch)))
 
     async def history(self, task_id: str) -> list[Event]:
         return await self.redis.history(task_id) or await self.archive.history(task_id)

@@ -152,7 +152,7 @@ class RedisEngine(Engine):
         while len(found) < limit and statuses:
             page_size = min(limit - len(found), MAX_BATCH_SIZE)
             start, ages = (page_size, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
-            lanes = (where.queues, where.types, where.pending)
+            lanes = (where.queues, where.types, where.pending, where.batch)
             arguments = pack((*start, *ages, statuses, "".join(where.shards) or None, where.retrying, *lanes))
             next_created_at, next_id, *rows = await self._scripts.run("find", self._now(), arguments)
             tasks, damage = unpack_tasks(rows)
@@ -163,9 +163,10 @@ class RedisEngine(Engine):
             created_at, last_id = float(next_created_at), next_id.decode()
         return found
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
         counts: Counter[CountKey] = Counter()
-        for (name, status), number in (await self._scripts.count_lanes()).items():
+        stored = await (self._scripts.count_lanes() if batch is None else self._scripts.count_batch(batch))
+        for (name, status), number in stored.items():
             if (lane := parse_lane_or_log(name)) is not None:
                 counts[CountKey(lane.queue, lane.type, status, lane.priority)] += number
         return dict(counts)

@@ -4,6 +4,7 @@ Such a call is repeated with the same nonce: a script that has already run finds
 again. So a call returns the true answer, or raises OutcomeUnknown.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from hashlib import sha1
@@ -29,8 +30,9 @@ _RETRY_DEADLINE = 6.0  # seconds to find out what became of a call; receipts are
 _MIN_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 0.5
 _MAX_EXCHANGE_SIZE = 4 << 20  # bytes, so that a slow network can carry them within the response timeout
 _LANES_PER_COUNT = 500  # more in one script would block the server for too long
+_TASKS_PER_COUNT = 2000  # of a batch; likewise
 _LANES_PER_PAGE, _TASKS_PER_STEP = 100, 1000  # of a migration; likewise
-_READ_ONLY = {"get", "find", "count"}
+_READ_ONLY = {"get", "find", "count", "count_batch"}
 _FAST_PATHS = {"add": "single_add"}  # run before the prelude, and end the script or leave everything to it
 _LIBRARIES = {  # in order, with the scripts that use them; every script uses the prelude
     "heads": {"add", "apply", "claim", "set_aside", "migrate"},
@@ -177,6 +179,18 @@ class ScriptRunner:
                 status for status, rows in zip(statuses, answers, strict=True) if len(rows) == 2 * _LANES_PER_COUNT
             ]
             offset += _LANES_PER_COUNT
+        return counts
+
+    async def count_batch(self, batch: str) -> dict[tuple[bytes, Status], int]:
+        """As `count_lanes`, for the tasks of a batch."""
+        counts: Counter[tuple[bytes, Status]] = Counter()
+        offset, is_full = 0, True
+        while is_full:
+            number, *rows = await self.run("count_batch", batch, offset, _TASKS_PER_COUNT)
+            for key, size in zip(rows[::2], rows[1::2], strict=True):
+                status, _, lane = key.partition(b" ")
+                counts[lane, Status(status.decode())] += size
+            offset, is_full = offset + number, number == _TASKS_PER_COUNT
         return counts
 
     async def check_format(self, queue: str) -> None:

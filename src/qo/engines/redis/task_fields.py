@@ -20,7 +20,7 @@ STATUSES = (
     Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED,
 )  # fmt: skip
 _DEFAULT_RETRY = RetryPolicy()
-FIELDS = 8  # values of a task in a script's answer: id, s, d, p, r, e, k, a
+FIELDS = 10  # values of a task in a script's answer: id, s, d, p, r, e, k, a, b, g
 
 
 class RedisLane(NamedTuple):
@@ -36,6 +36,7 @@ pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
 _lane = msgspec.json.Decoder(RedisLane)
 _fields = msgspec.msgpack.Decoder(dict[bytes, bytes])
+_progress = msgspec.json.Decoder(tuple[float, str | None])
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +92,7 @@ def pack_new(tasks: Sequence[NewTask]) -> bytes:
                 new.priority * min(new.ageing, STRICT),
                 None if new.idempotency_key is None else new.window,
                 None if new.idempotency_key is None else new.next_id,
+                *(() if new.batch is None else (new.batch,)),
             )
             for new in tasks
         ]
@@ -123,6 +125,8 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.run_at,
                 change.priority,
                 change.promotion,
+                change.log,
+                None if change.progress is None else _json((change.progress, change.progress_text)).decode(),
             )
             for change in changes
         ]
@@ -147,7 +151,7 @@ def unpack_tasks(rows: Sequence[Any]) -> UnpackedTasks:
 
 
 def _task(row: Sequence[Any]) -> Task:
-    id_, state, description, payload, result, error_text, kind, archived_from = row
+    id_, state, description, payload, result, error_text, kind, archived_from, batch, packed = row
     if payload is None or description is None:
         raise ValueError("its payload or its description is missing")
     (
@@ -158,6 +162,7 @@ def _task(row: Sequence[Any]) -> Task:
     lane_text, worker_id, lease_id = state[_STATE.size :].split(b"\0", 2)
     lane = parse_lane(lane_text)
     described = _description(description)
+    progress, progress_text = (None, None) if packed is None else _progress.decode(packed)
     return Task(
         id=id_.decode(),
         queue=lane.queue,
@@ -188,6 +193,9 @@ def _task(row: Sequence[Any]) -> Task:
         version=version,
         rank=rank,
         lease_id=lease_id.decode() or None,
+        batch=None if batch is None else batch.decode(),
+        progress=progress,
+        progress_text=progress_text,
     )
 
 
@@ -219,7 +227,15 @@ def pack_task(task: Task, events: Sequence[Event]) -> Fields:
         fields[b"k"] = task.failure_kind.encode()
     if task.archived_from is not None:
         fields[b"a"] = task.archived_from.encode()
-    return fields | {b"h%d" % event.version: _pack_event(event) for event in events}
+    if task.batch is not None:
+        fields[b"b"] = task.batch.encode()
+    if task.progress is not None:
+        fields[b"g"] = _json((task.progress, task.progress_text))
+    for event in events:
+        fields[b"h%d" % event.version] = _pack_event(event)
+        if event.log is not None:
+            fields[b"l%d" % event.version] = event.log.encode()
+    return fields
 
 
 def unknown_fields_of(stored: Fields, known: Fields) -> bytes | None:
@@ -255,15 +271,15 @@ def _pack_event(event: Event) -> bytes:
 
 def unpack_events(fields: Iterable[tuple[bytes, bytes]]) -> list[Event]:
     """The events in a task's hash, in order. Omits events that cannot be decoded."""
-    events = []
-    for name, data in fields:
+    events, stored = [], dict(fields)
+    for name, data in stored.items():
         if name[:1] == b"h" and name[1:].isdigit():
             with suppress(ValueError, IndexError, struct.error):
-                events.append(_event(data))
+                events.append(_event(data, stored.get(b"l" + name[1:])))
     return sorted(events, key=lambda event: event.version)
 
 
-def _event(data: bytes) -> Event:
+def _event(data: bytes, log_text: bytes | None) -> Event:
     status, version, attempt, failures, at, available_at = _EVENT.unpack_from(data)
     worker_id, _, error = data[_EVENT.size :].partition(b"\0")
     return Event(
@@ -275,4 +291,5 @@ def _event(data: bytes) -> Event:
         worker_id=worker_id.decode() or None,
         error=error[1:].decode() if error else None,
         available_at=available_at,
+        log=None if log_text is None else log_text.decode(),
     )

@@ -218,7 +218,7 @@ class ReplicatedLogEngine(Engine):
             return [False] * len(changes)
         if isinstance(shard, ShardedLog):
             return await shard.apply(changes)
-        parts = record_batches(changes, lambda change: len(change.result or b""))
+        parts = record_batches(changes, lambda change: len(change.result or b"") + len(change.log or ""))
         return [*chain.from_iterable(await in_parts(parts, shard.apply))]
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -249,9 +249,9 @@ class ReplicatedLogEngine(Engine):
         shard = await self._found()
         return Snapshot([]) if shard is None else await shard.snapshot()
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
         shard = await self._found()
-        return {} if shard is None else await shard.count()
+        return {} if shard is None else await shard.count(batch)
 
     async def history(self, task_id: str) -> list[Event]:
         shard = await self._found()

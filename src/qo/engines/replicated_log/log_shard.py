@@ -159,7 +159,7 @@ class LogShard(TableEngine):
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
-        size = sum(_TASK_SIZE + len(change.result or b"") for change in changes)
+        size = sum(_TASK_SIZE + len(change.result or b"") + len(change.log or "") for change in changes)
         applied = await self._commit(lambda table: table.apply(changes, self._clock()), size)
         if any(change.to is Status.PENDING for change in changes):
             self._wake()
@@ -192,11 +192,11 @@ class LogShard(TableEngine):
             await self._catch_up.run()
         return await self._live.read(work)
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
         """May be a second old, so that a server which counts often makes few requests."""
         if self._live.is_open and not self._stream.written and self._proof.is_younger_than(_MAX_COUNT_AGE):
-            return await self._live.read(lambda replica: replica.read(lambda reader: reader.count()))
-        return await super().count()
+            return await self._live.read(lambda replica: replica.read(lambda reader: reader.count(batch)))
+        return await super().count(batch)
 
     async def snapshot(self) -> Snapshot:
         def work(replica: Replica) -> Snapshot:

@@ -29,7 +29,7 @@ from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.ready_lanes import ReadyLanes
-from qo.sqlite_tables.schema import check_version, migrate
+from qo.sqlite_tables.schema import add_missing_indexes, check_version, migrate
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.writer import Writer, WriterCall
 
@@ -81,11 +81,13 @@ class Replica:
     def _open(self, *, is_blank: bool) -> None:
         db = self._connect(_WRITER_CACHE)
         if is_blank:
-            _create_tables(db, self._place)
+            _create_tables(db, self._place, FIRST_SCHEMA)
         else:
             _check_tables(db, self._place)
         self._db = db
         self._read_schema()
+        if not is_blank:
+            add_missing_indexes(db, self.schema)
         self._recorder = ChangeRecorder(db)
         self._writer = Writer(self._place, db, lambda: None)
         self._reading = self._connect(_READER_CACHE)
@@ -306,8 +308,8 @@ def _size(db: apsw.Connection) -> int:
     return size
 
 
-def _create_tables(db: apsw.Connection, place: str) -> None:
-    migrate(db, place, FIRST_SCHEMA)
+def _create_tables(db: apsw.Connection, place: str, schema: int) -> None:
+    migrate(db, place, schema)
     db.execute(files("qo.engines.replicated_log").joinpath("replica_schema.sql").read_text("utf-8"))
 
 
@@ -326,10 +328,10 @@ def _entries(db: apsw.Connection) -> set[_SchemaEntry]:
 
 
 @cache
-def _first_entries() -> frozenset[_SchemaEntry]:
+def _first_entries(schema: int) -> frozenset[_SchemaEntry]:
     db = apsw.Connection(":memory:")
     try:
-        _create_tables(db, "memory")
+        _create_tables(db, "memory", schema)
         return frozenset(_entries(db))
     finally:
         db.close()
@@ -340,7 +342,7 @@ def _check_tables(db: apsw.Connection, place: str) -> None:
     found = _entries(db)
     code = sorted(name for kind, name, _ in found if kind not in {"table", "index"})
     code += [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE 'create%virtual%'")]
-    missing = sorted(name for _, name, _ in _first_entries() - found)
+    missing = sorted(name for _, name, _ in _first_entries(FIRST_SCHEMA) - found)
     if code or missing or db.execute("PRAGMA application_id").get != APPLICATION_ID:
         problem = f"it has {', '.join(code)}" if code else f"it has no {', '.join(missing) or 'mark of qo'}"
         raise StorageError(f"an image of {place} does not contain the tables of a log: {problem}")

@@ -88,7 +88,9 @@ class ShardedLog:
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         async def apply(number: int, places: Sequence[int]) -> list[bool]:
             shard = self.shards[number]
-            parts = record_batches([changes[place] for place in places], lambda change: len(change.result or b""))
+            parts = record_batches(
+                [changes[place] for place in places], lambda change: len(change.result or b"") + len(change.log or "")
+            )
             return [*chain.from_iterable(await in_parts(parts, shard.apply))]
 
         return await self._everywhere([change.id for change in changes], apply)
@@ -178,9 +180,9 @@ class ShardedLog:
         tasks.sort(key=lambda task: (task.created_at, task.id), reverse=True)
         return Snapshot(tasks, sum(shard.version for shard in shards))
 
-    async def count(self) -> Counts:
+    async def count(self, batch: str | None = None) -> Counts:
         total: Counter[object] = Counter()
-        for counts in await self._ask_each(LogShard.count):
+        for counts in await self._ask_each(lambda shard: shard.count(batch)):
             total.update(counts)
         return dict(total)  # type: ignore[arg-type]
 

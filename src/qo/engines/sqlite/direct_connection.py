@@ -78,6 +78,7 @@ class DirectConnection:
             new.type,
             encode_list(new.needs) if new.needs else "[]",
             VERSION,
+            new.batch,
         )
         self._file.check_writable()
         if not self._write(row):

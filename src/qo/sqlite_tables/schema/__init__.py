@@ -1,5 +1,5 @@
 """The schema, as numbered migrations."""
 
-from qo.sqlite_tables.schema.steps import check_version, migrate
+from qo.sqlite_tables.schema.steps import add_missing_indexes, check_version, migrate
 
-__all__ = ["check_version", "migrate"]
+__all__ = ["add_missing_indexes", "check_version", "migrate"]

@@ -1,5 +1,6 @@
 """Migrates a database to the current schema. Any number of processes may try at once."""
 
+import re
 from importlib.resources import files
 
 import apsw
@@ -7,6 +8,8 @@ import apsw
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
 from qo.sqlite_tables.header import ADDITIVE, APPLICATION_ID, VERSION
+
+_INDEX = re.compile(r"^CREATE INDEX (\w+) ([^;]+);", re.MULTILINE)
 
 
 def check_version(db: apsw.Connection, place: object) -> int:
@@ -24,6 +27,17 @@ def _recorded(db: apsw.Connection, version: int) -> Format:
         row = None
     since, qo = row or (0, "")
     return Format(format=version, since=since, qo=qo)
+
+
+def add_missing_indexes(db: apsw.Connection, version: int) -> None:
+    """Create the indexes of additive steps that a build which does not know these steps has left out.
+
+    Such a build adds the columns of a step, and not its indexes, to a replica of a log.
+    """
+    for step in sorted(number for number in ADDITIVE if number <= version):
+        text = files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8")
+        for name, rest in _INDEX.findall(text):
+            db.execute(f"CREATE INDEX IF NOT EXISTS {name} {rest}")
 
 
 def migrate(db: apsw.Connection, place: object, target: int = VERSION) -> None:

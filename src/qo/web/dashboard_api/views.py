@@ -46,6 +46,9 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
     idempotency_key: str | None
     trace_id: str | None
     run_at: str | None
+    batch: str | None
+    progress: float | None
+    progress_text: str | None
     version: int
     unhandled: bool | UnsetType = UNSET
 
@@ -117,7 +120,7 @@ def statuses(words: list[StatusWord]) -> tuple[Status, ...]:
 
 _NEVER_CHANGE = (
     *("id", "queue", "type", "payload", "priority", "needs", "max_retries", "retry"),
-    *("created_at", "idempotency_key", "trace_id", "run_at"),
+    *("created_at", "idempotency_key", "trace_id", "run_at", "batch"),
 )
 _AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "available_at", "version")
 

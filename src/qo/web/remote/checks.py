@@ -11,12 +11,15 @@ from qo.model import (
     ADMIN_NOTES,
     AUDIT_NOTES,
     ERROR_LIMIT,
+    LOG_LIMIT,
     LOW,
+    PROGRESS_TEXT_LIMIT,
     STRICT,
     Change,
     ClaimRequest,
     NewTask,
     Status,
+    check_batch_id,
     check_cursor,
     check_depth,
     check_id,
@@ -91,6 +94,8 @@ def check_find(asked: wire.Find) -> wire.Find:
         check_type("types", name)
     if not set(where.shards) <= _DIGITS:
         raise InvalidTask("shards", f"{show(where.shards)} must be first digits of ids: 0 to 9, a to f")
+    if where.batch is not None:
+        check_batch_id("batch", where.batch)
     if where.worker_id is not None:
         check_name("worker_id", where.worker_id)
     for field in ("expired_for", "finished_for"):
@@ -126,7 +131,20 @@ def check_change(change: Change, payload_limit: int) -> Change:
         check_size("error", change.error.encode(), ERROR_LIMIT)
         if "\x00" in change.error:
             raise InvalidTask("error", "must not contain a NUL character, which not every store supports")
+    _check_report(change)
     return change
+
+
+def _check_report(change: Change) -> None:
+    """Check the log and the progress of an attempt."""
+    if change.progress is not None:
+        check_number("progress", change.progress, maximum=1.0)
+    for field, limit in (("log", LOG_LIMIT), ("progress_text", 4 * PROGRESS_TEXT_LIMIT)):
+        text = getattr(change, field)
+        if text is not None:
+            check_size(field, text.encode(), limit)
+            if "\x00" in text:
+                raise InvalidTask(field, "must not contain a NUL character, which not every store supports")
 
 
 def check_lease_id(lease_id: str) -> str:

@@ -27,7 +27,18 @@ from qo.errors import (
     QoError,
     StorageError,
 )
-from qo.model import UNREADABLE, Change, ClaimRequest, Guard, NewTask, Note, Status, check_id, check_number
+from qo.model import (
+    UNREADABLE,
+    Change,
+    ClaimRequest,
+    Guard,
+    NewTask,
+    Note,
+    Status,
+    check_batch_id,
+    check_id,
+    check_number,
+)
 from qo.model.change import LEASED
 from qo.web.callers import Caller, Scope
 from qo.web.http.access import ENGINE
@@ -186,8 +197,8 @@ async def _find(client: Client, asked: wire.Find) -> Any:
     )
 
 
-async def _count(client: Client, _: None) -> Any:
-    return await client.engine.count()
+async def _count(client: Client, batch: str | None) -> Any:
+    return await client.engine.count(None if batch is None else check_batch_id("batch", batch))
 
 
 async def _history(client: Client, task_id: str) -> Any:

@@ -49,6 +49,9 @@ class TaskView(Struct, frozen=True, kw_only=True):
     timeout_seconds: float
     idempotency_key: str | None
     trace_id: str | None
+    batch: str | None
+    progress: float | None
+    progress_text: str | None
     unhandled: bool | UnsetType = UNSET
 
 
@@ -75,6 +78,7 @@ class EventView(Struct, frozen=True, kw_only=True):
     error: str | None
     available_at: str
     version: int
+    log: str | None
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -121,6 +125,9 @@ def task_view(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) ->
         timeout_seconds=task.timeout if task.status in FINISHED else task.time_limit,
         idempotency_key=task.idempotency_key,
         trace_id=task.trace_id,
+        batch=task.batch,
+        progress=task.progress,
+        progress_text=task.progress_text,
         unhandled=unhandled,
     )
 
@@ -159,6 +166,7 @@ def event_view(event: Event, task: Task) -> EventView:
         error=event.error,
         available_at=iso(event.available_at),
         version=event.version,
+        log=event.log,
     )
 
 

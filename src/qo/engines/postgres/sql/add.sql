@@ -8,13 +8,13 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now FROM {allowed}
 ),
 new_task AS MATERIALIZED (
-    SELECT new.id, new.next_id, new.payload, new.idempotency_key, new.trace_id, new.run_at, created.at AS created_at, due.at AS available_at,
+    SELECT new.id, new.next_id, new.payload, new.idempotency_key, new.trace_id, new.run_at, new.batch, created.at AS created_at, due.at AS available_at,
            greatest(coalesce(new.run_at - (clock.now - created.at), due.at), created.at) + shared.priority * shared.ageing AS rank,
            shared.lane, shared.lane_group, shared.priority, shared.timeout, shared.max_retries, shared.retry, shared."window"
     FROM clock,
          unnest(%(id)s::uuid[], %(template)s::integer[], %(payload)s::bytea[], %(delay)s::float8[], %(run_at)s::float8[],
-                %(idempotency_key)s::text[], %(trace_id)s::text[], %(next_id)s::uuid[]) WITH ORDINALITY
-             AS new (id, template, payload, delay, run_at, idempotency_key, trace_id, next_id, nth),
+                %(idempotency_key)s::text[], %(trace_id)s::text[], %(next_id)s::uuid[], %(batch)s::text[]) WITH ORDINALITY
+             AS new (id, template, payload, delay, run_at, idempotency_key, trace_id, next_id, batch, nth),
          LATERAL (SELECT (%(lane)s::integer[])[new.template] AS lane, (%(lane_group)s::integer[])[new.template] AS lane_group,
                          (%(priority)s::float8[])[new.template] AS priority,
                          (%(ageing)s::float8[])[new.template] AS ageing, (%(timeout)s::float8[])[new.template] AS timeout,
@@ -31,9 +31,9 @@ new_task AS MATERIALIZED (
 {new_tasks}
 inserted AS (
     INSERT INTO {schema}.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout, lane, version,
-                                max_retries, priority, status, retry, idempotency_key, trace_id, run_at, payload)
+                                max_retries, priority, status, retry, idempotency_key, trace_id, run_at, batch, payload)
     SELECT id, %(submit_id)s, available_at, rank, created_at, created_at, created_at, timeout, lane, 1,
-           max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, payload
+           max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, batch, payload
     FROM new_task
 ),
 made_ready AS (
@@ -78,9 +78,9 @@ following AS (
 ),
 inserted AS (
     INSERT INTO {schema}.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout, lane, version,
-                                max_retries, priority, status, retry, idempotency_key, trace_id, run_at, payload)
+                                max_retries, priority, status, retry, idempotency_key, trace_id, run_at, batch, payload)
     SELECT coalesce(f.last, new.id), %(submit_id)s, available_at, rank, created_at, created_at, created_at, timeout, lane, 1,
-           max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, payload
+           max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, batch, payload
     FROM new_task AS new JOIN last ON last.first = new.id LEFT JOIN following AS f ON f.first = new.id
     WHERE f.last IS NOT NULL OR last.seen IS NULL
     ON CONFLICT (id) DO NOTHING

@@ -64,7 +64,8 @@ claimed AS (
     UPDATE {schema}.tasks AS t
     SET status = 'running', attempt = attempt + 1, lease_id = %(lease_id)s, worker_id = %(worker_id)s,
         lease_expires_at = clock.now + %(lease)s, updated_at = clock.now, version = version + 1,
-        started_at = CASE WHEN NOT %(is_prefetch)s THEN clock.now END, claimed = version + 1, claimed_at = clock.now
+        started_at = CASE WHEN NOT %(is_prefetch)s THEN clock.now END, claimed = version + 1, claimed_at = clock.now,
+        progress = NULL, progress_text = NULL
     FROM first, clock
     WHERE t.ctid = first.task  -- the row is locked and its version was checked, so it has not moved
     RETURNING t.*

@@ -1,21 +1,22 @@
 -- Changes and deletions of tasks.
 
 -- name: complete
--- Completes tasks that are held under their lease and have never failed. Their columns contain all their events (`own_events`), so
--- nothing is written to `events`.
+-- Completes tasks that are held under their lease and have neither failed nor a log yet. Their columns contain all their events
+-- (`own_events`), so nothing is written to `events`.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now FROM {allowed}
 ),
 change AS MATERIALIZED (
-    SELECT * FROM unnest(%(id)s::uuid[], %(lease_id)s::text[], %(result)s::bytea[], %(started_at)s::float8[])
-        AS c (id, lease_id, result, started_at) ORDER BY id
+    SELECT * FROM unnest(%(id)s::uuid[], %(lease_id)s::text[], %(result)s::bytea[], %(started_at)s::float8[], %(log)s::text[])
+        AS c (id, lease_id, result, started_at, log) ORDER BY id
 ),
 completed AS (
     UPDATE {schema}.tasks AS t
     SET status = 'completed', result = c.result, completed_at = clock.now, lease_expires_at = NULL,
-        started_at = coalesce(c.started_at, t.started_at), updated_at = clock.now, version = version + 1
+        started_at = coalesce(c.started_at, t.started_at), updated_at = clock.now, version = version + 1,
+        log = c.log, log_version = CASE WHEN c.log IS NOT NULL THEN version + 1 END
     FROM change AS c, clock
-    WHERE t.id = c.id AND t.status = 'running' AND t.lease_id = c.lease_id AND t.error IS NULL
+    WHERE t.id = c.id AND t.status = 'running' AND t.lease_id = c.lease_id AND t.error IS NULL AND t.log IS NULL
     RETURNING t.id, t.lane, t.lease_id
 ),
 settled AS (
@@ -45,9 +46,10 @@ change AS MATERIALIZED (
                          %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[],
                          %(result)s::bytea[], %(error)s::text[], %(failure_kind)s::text[],
                          %(started_at)s::float8[], %(run_at)s::float8[], %(promotion)s::float8[],
-                         %(priority)s::integer[], %(new_lane)s::integer[])
+                         %(priority)s::integer[], %(new_lane)s::integer[], %(log)s::text[], %(progress)s::float8[],
+                         %(progress_text)s::text[])
         AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, failure_kind, started_at, run_at,
-              promotion, priority, new_lane)
+              promotion, priority, new_lane, log, progress, progress_text)
 ),
 locked AS MATERIALIZED (
     SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.created_at,
@@ -69,8 +71,9 @@ permitted AS MATERIALIZED (
     END AND (c.new_lane IS NULL OR EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = c.new_lane))
 ),
 copied_events AS (
-    INSERT INTO {schema}.events (id, version, at, status, attempt, failures, worker_id, error, available_at)
-    SELECT e.id, e.version, e.at, e.status, e.attempt, e.failures, e.worker_id, e.error, e.available_at
+    INSERT INTO {schema}.events (id, version, at, status, attempt, failures, worker_id, error, available_at, log)
+    SELECT e.id, e.version, e.at, e.status, e.attempt, e.failures, e.worker_id, e.error, e.available_at,
+           CASE WHEN e.version = (p.task).log_version THEN (p.task).log END
     FROM permitted AS p, {schema}.own_events(p.task) AS e WHERE p."to" <> 'running'
 ),
 changed AS (
@@ -93,6 +96,10 @@ changed AS (
         completed_at = CASE WHEN p."to" NOT IN ('pending', 'running') THEN coalesce(t.completed_at, clock.now) END,
         updated_at = clock.now,
         version = t.version + 1,
+        progress = coalesce(p.progress, t.progress),
+        progress_text = CASE WHEN p.progress IS NULL THEN t.progress_text ELSE p.progress_text END,
+        log = CASE WHEN p."to" = 'running' THEN t.log ELSE p.log END,
+        log_version = CASE WHEN p."to" = 'running' THEN t.log_version WHEN p.log IS NOT NULL THEN t.version + 1 END,
         pended_at = CASE p."to" WHEN 'pending' THEN clock.now WHEN 'running' THEN t.pended_at END,
         claimed = CASE WHEN p."to" = 'running' THEN t.claimed END,
         claimed_at = CASE WHEN p."to" = 'running' THEN t.claimed_at END

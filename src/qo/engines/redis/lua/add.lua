@@ -1,6 +1,6 @@
 -- ARGV = nonce, now or '', steps, batch, payload...
---   batch: per task {id, lane, description, timeout, delay, run_at, weight, window, next_id}; the last two are nil without
---     an idempotency key
+--   batch: per task {id, lane, description, timeout, delay, run_at, weight, window, next_id, name of its batch}; window and
+--     next_id are nil without an idempotency key
 --   steps: how many steps of 3 microseconds the first task is created before now. Each task is created a step after the
 --     one before it, so that a batch keeps its order: see `created` in model/task.py
 -- Returns for each task '1' (new), '0' (known) or 'm' (known, and just moved to the archive), followed by the id of the
@@ -29,7 +29,7 @@ local function follow(id, next_id)
 end
 
 for i, new in ipairs(batch) do
-  local first, lane, description, timeout, delay, run_at, weight, window, next_id = unpack(new, 1, 9)
+  local first, lane, description, timeout, delay, run_at, weight, window, next_id, group = unpack(new, 1, 10)
   local id = last_under(first, window)
   local at = now - 0.000003 * (steps - i + 1)
   local there = call('HMGET', task_key(id), 's', 'm')
@@ -48,6 +48,10 @@ for i, new in ipairs(batch) do
       lease_expires_at = NO_TIME, started_at = NO_TIME, completed_at = NO_TIME, lane = lane, worker_id = '', lease_id = '',
     }
     call('HSET', task_key(id), 's', encode_state(t), 'd', description, 'p', ARGV[4 + i], 'h1', encode_event(t))
+    if group then
+      call('HSET', task_key(id), 'b', group)
+      add_later(batch_key(group), at, id)
+    end
     index_status(PENDING, lane, at, id)
     index_pending(t, id, now)
     has_new = true

@@ -1,6 +1,6 @@
 -- ARGV = nonce, now or '', batch, result...
 --   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has_result, error, started_at, kind,
---     run_at, priority, promotion}
+--     run_at, priority, promotion, log, progress}
 -- Returns for each change '1' (applied now, or before) or '0'.
 local nonce, now, batch = ARGV[1], current_time(ARGV[2]), cmsgpack.unpack(ARGV[3])
 check_lease_rights()
@@ -56,8 +56,8 @@ local function lane_for(lane, priority)
 end
 
 local function change_task(key, old, error, change, result)
-  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind, run_at, priority, promotion =
-    unpack(change, 1, 15)
+  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind, run_at, priority, promotion, log,
+    progress = unpack(change, 1, 17)
   local status = STATUS_CODES[to]
   local available_at, rank = place(old, delay, run_at, promotion)
   local new = {
@@ -75,6 +75,8 @@ local function change_task(key, old, error, change, result)
   if has_result then fields[#fields + 1] = 'r'; fields[#fields + 1] = result end
   if new_error and new_error ~= error then fields[#fields + 1] = 'e'; fields[#fields + 1] = new_error end
   if kind and new_error then fields[#fields + 1] = 'k'; fields[#fields + 1] = kind end
+  if log and status ~= RUNNING then fields[#fields + 1] = 'l' .. new.version; fields[#fields + 1] = log end
+  if progress then fields[#fields + 1] = 'g'; fields[#fields + 1] = progress end
   if status == ARCHIVED then fields[#fields + 1] = 'a'; fields[#fields + 1] = STATUS_NAMES[old.status] end
   if priority then -- the first value of the description
     fields[#fields + 1] = 'd'

@@ -244,7 +244,7 @@ if is_check then chosen, used_lanes = {}, {} end
 if #chosen > 0 then check_lease_rights() end
 
 for _, id in ipairs(chosen) do
-  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a')
+  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a', 'b', 'g')
   local t, s = decode_state(row[1]), row[1]
   if t then
     t.status, t.attempt, t.version = RUNNING, t.attempt + 1, t.version + 1
@@ -252,13 +252,17 @@ for _, id in ipairs(chosen) do
     t.lease_expires_at, t.started_at, t.updated_at = now + lease, is_prefetch and NO_TIME or now, now
     s = encode_state(t)
     call('HSET', task_key(id), 's', s, 'h' .. t.version, encode_event(t, row[5]))
+    if row[9] then
+      call('HDEL', task_key(id), 'g')
+      row[9] = false
+    end
     unindex_status(PENDING, t.lane, id)
     index_status(RUNNING, t.lane, t.created_at, id)
     add_later(PREFIX .. ':leases', t.lease_expires_at, id)
   end
   local n = #rows
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5], rows[n + 6] = id, s, row[2], row[3], row[4], row[5]
-  rows[n + 7], rows[n + 8] = row[6], row[7]
+  rows[n + 7], rows[n + 8], rows[n + 9], rows[n + 10] = row[6], row[7], row[8], row[9]
 end
 for lane, cursor in pairs(used_lanes) do
   call('ZREMRANGEBYRANK', PREFIX .. ':ready:' .. lane, 0, cursor.taken - 1)

@@ -13,17 +13,24 @@ local function unfollow(id)
   end
 end
 
+local function leave_batch(id)
+  local group = call('HGET', task_key(id), 'b')
+  if group then remove_later(batch_key(group), id) end
+end
+
 local answers, has_written = {}, false
 for i, id in ipairs(ids) do
   local s = call('HGET', task_key(id), 's')
   local t = s and decode_state(s)
   if t and t.status >= COMPLETED then
+    leave_batch(id)
     call('UNLINK', task_key(id))
     unindex_status(t.status, t.lane, id)
     unfollow(id)
     answers[i], has_written = '1', true
   elseif s and not (t and call('ZSCORE', listed_key(t.status, t.lane), id))
     and call('HDEL', PREFIX .. ':notes', 'quarantine/tasks/' .. id) == 1 then -- damaged and set aside
+    leave_batch(id)
     call('UNLINK', task_key(id))
     unfollow(id)
     answers[i], has_written = '1', true

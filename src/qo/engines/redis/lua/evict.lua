@@ -9,6 +9,8 @@ for _, moved in ipairs(cmsgpack.unpack(ARGV[1])) do
   local there = call('HMGET', task_key(id), 's', 'm')
   local t = there[1] and decode_state(there[1])
   if t and t.status >= COMPLETED and t.version == version then
+    local group = call('HGET', task_key(id), 'b')
+    if group then remove_later(batch_key(group), id) end
     call('UNLINK', task_key(id))
     call('HSET', task_key(id), 'm', '1')
     call('EXPIRE', task_key(id), MARKER_TTL)

@@ -1,11 +1,11 @@
 -- ARGV = now or '', filter
 --   filter: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types,
---     kinds of pending tasks};
+--     kinds of pending tasks, batch};
 --     the page starts after (created_at, id), in descending order; shards is a string of digits, or nil
 -- Returns {created_at, id, then the rows of tasks}. The search continues after (created_at, id); nil: there are no more.
 local now, filter = current_time(ARGV[1]), cmsgpack.unpack(ARGV[2])
 local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types,
-  kinds = unpack(filter, 1, 12)
+  kinds, batch = unpack(filter, 1, 13)
 local MAX_EXAMINED = 1000 -- tasks per call
 local MAX_PAGE_SIZE, FIRST_PAGE_SIZE = 100, 4 -- tasks of one lane read at a time
 local LANE_PAGE_SIZE = 32 -- lanes read at a time
@@ -32,7 +32,16 @@ local function set_of(names)
   for _, name in ipairs(names) do set[name] = true end
   return set
 end
-local has_queue, has_type, has_kind = set_of(queues), set_of(types), set_of(kinds)
+local has_queue, has_type, has_kind, has_status = set_of(queues), set_of(types), set_of(kinds), set_of(statuses)
+
+local function matches_lane(lane)
+  if #queues == 0 and #types == 0 then return true end
+  local is_lane, names = pcall(cjson.decode, lane)
+  return is_lane and (#queues == 0 or has_queue[names[1]]) and (#types == 0 or has_type[names[2]])
+end
+
+-- Tasks of a batch are not found by status and lane.
+local function matches_state(t) return has_status[STATUS_NAMES[t.status]] and matches_lane(t.lane) end
 
 local function pending_kind(t)
   if t.available_at <= now then return 'ready' end
@@ -41,10 +50,11 @@ end
 
 local function matches(id)
   if shards and not find(shards, slice(id, 1, 1), 1, true) then return false end
-  if not (worker_id or expired_for or finished_for) and retrying == nil and #kinds == 0 then return true end
+  if not (worker_id or expired_for or finished_for or batch) and retrying == nil and #kinds == 0 then return true end
   local s = call('HGET', task_key(id), 's')
   local t = s and decode_state(s)
   if s and not t then return true end -- the caller sets aside tasks that it cannot read
+  if batch and t and not matches_state(t) then return false end
   return t and (not worker_id or t.worker_id == worker_id)
     and (not expired_for or not (t.lease_expires_at > now - expired_for))
     and (not finished_for or t.completed_at <= now - finished_for)
@@ -52,14 +62,8 @@ local function matches(id)
     and (#kinds == 0 or t.status ~= PENDING or has_kind[pending_kind(t)])
 end
 
-local function matches_lane(lane)
-  if #queues == 0 and #types == 0 then return true end
-  local is_lane, names = pcall(cjson.decode, lane)
-  return is_lane and (#queues == 0 or has_queue[names[1]]) and (#types == 0 or has_type[names[2]])
-end
-
 -- If only tasks match that are due later, and there are few of these, sort them instead of examining all pending tasks.
-if #kinds > 0 and not has_kind.ready and #statuses == 1 and statuses[1] == 'pending'
+if not batch and #kinds > 0 and not has_kind.ready and #statuses == 1 and statuses[1] == 'pending'
   and call('ZCARD', PREFIX .. ':delayed') <= MAX_EXAMINED then
   local coming = {}
   for _, id in ipairs(call('ZRANGE', PREFIX .. ':delayed', 0, -1)) do
@@ -78,7 +82,11 @@ end
 -- A cursor with a status is at a lane, and its score is no older than the lane's newest task. The lane is opened when no
 -- other cursor precedes it.
 local cursors = {}
-for _, status in ipairs(statuses) do
+if batch then
+  local cursor = open_cursor(batch_key(batch), read_tasks, MAX_PAGE_SIZE)
+  if cursor then push(cursors, cursor, precedes) end
+end
+for _, status in ipairs(batch and {} or statuses) do
   local cursor = open_cursor(lanes_key(STATUS_CODES[status]), read_lanes, LANE_PAGE_SIZE)
   if cursor then
     cursor.status = STATUS_CODES[status]

@@ -2,8 +2,9 @@
 --
 --   KEYS[1] = "{prefix}", followed by:
 --     :task:<id>               hash    s state (packed), d description (JSON), p payload, r result, e error,
---                                      k failure kind, a status before it was archived,
---                                      h<version> one event each (packed); or only m: moved to the archive
+--                                      k failure kind, a status before it was archived, b batch,
+--                                      g progress: the JSON text of [number, text],
+--                                      h<version> one event each (packed), l<version> its log; or only m: moved to the archive
 --     :lanes:<status>          zset    lanes that have tasks of this status; the score is not before the created_at of any
 --                                      of these tasks. A lane is the JSON text of [queue, type, needs, priority]
 --     :ready:<lane>            zset    pending tasks that are due: created_at (packed) and id, by rank; see heads.lua.
@@ -13,6 +14,8 @@
 --     :followed                hash    the first task under an idempotency key, by the last one
 --     :leases                  zset    running tasks: ids by lease_expires_at
 --     :listed:<status>:<lane>  zset    ids by created_at; its size is the count
+--     :batch:<batch>           zset    the tasks of a batch: ids by created_at. Builds before this key was added leave ids of
+--                                      tasks that are gone; readers skip them, and `delete` removes them
 --     :receipt:<nonce>         string  the answer of a write, for a caller that repeats it because the answer was lost
 --     :notes                   hash    name -> version, a space, data
 --     :admin, :audit           hash    the same for notes whose names begin with admin/ or audit/, so that ACLs can keep
@@ -181,11 +184,13 @@ end
 local function read_receipt(nonce) return call('GET', PREFIX .. ':receipt:' .. nonce) end
 local function write_receipt(nonce, answer) call('SET', PREFIX .. ':receipt:' .. nonce, answer, 'EX', RECEIPT_TTL) end
 
--- Append a task as `unpack_tasks` in task_fields.py expects it: its id and seven fields.
+local function batch_key(batch) return PREFIX .. ':batch:' .. batch end
+
+-- Append a task as `unpack_tasks` in task_fields.py expects it: its id and nine fields.
 local function append_task(rows, id)
-  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a')
+  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a', 'b', 'g')
   if row[1] then
     rows[#rows + 1] = id
-    for i = 1, 7 do rows[#rows + 1] = row[i] end
+    for i = 1, 9 do rows[#rows + 1] = row[i] end
   end
 end

@@ -13,6 +13,8 @@ for i = 1, #ARGV, 2 do
   local id = ARGV[i]
   call('ZREM', PREFIX .. ':delayed', id)
   call('ZREM', PREFIX .. ':leases', id)
+  local group = call('HGET', task_key(id), 'b')
+  if group then call('ZREM', batch_key(group), id) end
   for lane in pairs(lanes) do
     local created_at = call('ZSCORE', listed_key(PENDING, lane), id)
     if created_at and call('ZREM', PREFIX .. ':ready:' .. lane, ready_member(tonumber(created_at), id)) == 1 then

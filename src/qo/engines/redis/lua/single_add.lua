@@ -1,9 +1,9 @@
--- Runs before the prelude in the script `add`, for one task without an idempotency key that is ready and comes after the head
+-- Runs before the prelude in the script `add`, for one task without an idempotency key and a batch that is ready and comes after the head
 -- of its lane. Most submits of single tasks are of this kind, and creating the functions of the prelude takes longer than this
 -- block. It writes the same as add.lua. In every other case it writes nothing and add.lua runs.
 do
   local call, prefix, new = redis.call, KEYS[1], #ARGV == 5 and cmsgpack.unpack(ARGV[4])[1]
-  if new and not new[8] and call('HGET', prefix .. ':format', 'format') == '{format}' then
+  if new and not new[8] and not new[10] and call('HGET', prefix .. ':format', 'format') == '{format}' then
     local id, lane, description, timeout, delay, run_at, weight = unpack(new, 1, 7)
     local now, head = tonumber(ARGV[2]), call('HGET', prefix .. ':head', lane)
     if not now then

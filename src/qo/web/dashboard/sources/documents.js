@@ -50,7 +50,7 @@ function signed(document) {
 function bounded(events) {
   let size = 0;
   for (let kept = 0; kept < events.length; kept += 1) {
-    size += 200 + (events.at(-1 - kept).error ?? '').length;
+    size += 200 + (events.at(-1 - kept).error ?? '').length + (events.at(-1 - kept).log ?? '').length;
     if (kept === MAX_EVENTS || (kept && size > MAX_EVENT_BYTES)) return events.slice(-kept);
   }
   return events;

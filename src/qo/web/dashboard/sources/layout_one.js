@@ -172,8 +172,8 @@ export class OneLayout {
 }
 
 /** A stored event, which is a list, as an object. */
-function named([version, at, status, attempt, failures, available_at, worker_id, error]) {
-  return {version, at, status, attempt, failures, available_at, worker_id, error};
+function named([version, at, status, attempt, failures, available_at, worker_id, error, log = null]) {
+  return {version, at, status, attempt, failures, available_at, worker_id, error, log};
 }
 
 function isRecord(record) {

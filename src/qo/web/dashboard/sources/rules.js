@@ -35,6 +35,9 @@ const DEFAULTS = {
   run_at: null,
   version: 1,
   lease_id: null,
+  batch: null,
+  progress: null,
+  progress_text: null,
 };
 
 export function whole(task) {
@@ -86,6 +89,7 @@ export function eventOf(task) {
     worker_id: task.worker_id,
     error: task.error,
     available_at: task.available_at,
+    log: null,
   };
 }
 

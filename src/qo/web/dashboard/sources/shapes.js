@@ -46,6 +46,9 @@ export const isTask = fits({
   version: orDefault(isCount),
   rank: isNumber,
   lease_id: orNone(isText),
+  batch: orNone(isText),
+  progress: orNone(isNumber),
+  progress_text: orNone(isText),
 });
 
 /** One transition. */
@@ -58,6 +61,7 @@ export const isEvent = fits({
   available_at: isInstant,
   worker_id: orNone(isText),
   error: orNone(isText),
+  log: orNone(isText),
 });
 
 export const isWorker = fits({

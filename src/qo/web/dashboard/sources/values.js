@@ -77,6 +77,9 @@ export function taskView(stored, now) {
     idempotency_key: task.idempotency_key,
     trace_id: task.trace_id,
     run_at: iso(task.run_at),
+    batch: task.batch,
+    progress: task.progress,
+    progress_text: task.progress_text,
     version: task.version,
   };
 }
@@ -91,5 +94,6 @@ export function eventView(event) {
     worker_id: event.worker_id ?? null,
     error: event.error ?? null,
     available_at: iso(event.available_at),
+    log: event.log ?? null,
   };
 }
