@@ -14,6 +14,7 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.direct_connection import DirectConnection
 from qo.engines.sqlite.file_locks import acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
+from qo.sqlite_tables.statements import SQL
 from qo.testing.samples import new
 
 
@@ -36,7 +37,8 @@ def rows(path: Path) -> dict[str, int]:
     db = apsw.Connection(str(path))
     try:
         assert db.execute("PRAGMA integrity_check").get == "ok"
-        stored = dict(db.execute("SELECT id, (SELECT count(*) FROM events WHERE events.n = tasks.n) FROM tasks"))
+        ids = [id for (id,) in db.execute("SELECT id FROM tasks")]
+        stored = {id: len(db.execute(SQL["history"], (id,)).fetchall()) for id in ids}
         assert db.execute("SELECT sum(count) FROM tally").get == len(stored)
         return stored
     finally:

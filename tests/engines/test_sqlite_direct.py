@@ -10,14 +10,17 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine, file_locks
 from qo.engines.sqlite.connection_thread import ConnectionThread
 from qo.errors import NewerFormat, OutcomeUnknown, StorageError
+from qo.model import after_error, reschedule
 from qo.sqlite_tables.header import VERSION
-from qo.testing.samples import new, task_id
+from qo.testing import ManualClock
+from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
 from tests.engines.direct_writers import direct, opened, rows, write_locked
 from tests.engines.file_users import during_commits
@@ -59,6 +62,25 @@ def test_a_single_task_of_a_known_lane_is_written_in_the_calling_thread(path: Pa
         assert engine.add_directly([new(3)]) == [(task_id(3), False)]
         assert handed_over.number == before + 3
     assert rows(path) == dict.fromkeys(map(task_id, [*range(20), "first", "lane", "keyed"]), 1)
+
+
+async def test_a_task_has_the_same_history_as_one_from_an_event_loop(path: Path) -> None:
+    clock = ManualClock()
+    engine = SqliteEngine(path, clock)
+    await engine.open()
+    await engine.add([new("first")])
+    tasks = [new(0), new(1, delay=5.0), new(2, run_at=clock() + 5.0), new(3, run_at=clock() - 5.0)]
+    for task in tasks:
+        await asyncio.to_thread(engine.add_directly, [task])
+        await engine.add([replace(task, id=f"{task.id}-in-a-loop")])
+    for _ in range(2):  # before the first change of each task, and after three
+        for task in tasks:
+            history = await engine.history(task.id)
+            assert history and history == await engine.history(f"{task.id}-in-a-loop")
+            await engine.apply([reschedule(id, clock() + 9.0) for id in (task.id, f"{task.id}-in-a-loop")])
+        clock.advance(10)
+        await engine.apply([after_error(task, "no", random=0.5) for task in await claim(engine, limit=99)])
+    await engine.close()
 
 
 async def test_a_waiting_claim_is_woken(path: Path) -> None:
