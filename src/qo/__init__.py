@@ -6,6 +6,7 @@ from qo.errors import (
     Conflict,
     ConflictError,
     DamagedTask,
+    EncryptedValue,
     Fail,
     InvalidSetting,
     InvalidTask,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         connect,
     )
     from qo.codec import decode
+    from qo.encryption import Encrypted
     from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
@@ -54,6 +56,7 @@ else:
             "qo.app": "App TaskFunction",
             "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings TaskHandle TaskOptions connect",
             "qo.codec": "decode",
+            "qo.encryption": "Encrypted",
             "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
@@ -71,6 +74,8 @@ __all__ = [
     "ConflictError",
     "Consumer",
     "DamagedTask",
+    "Encrypted",
+    "EncryptedValue",
     "Event",
     "Fail",
     "Filter",

@@ -20,6 +20,7 @@ from qo.client import Priority, Seconds, Settings, TaskOptions, connect, describ
 from qo.client.schedules import ScheduleOptions, TimingOptions, schedule_of
 from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
+from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
 from qo.model import Filter, NewTask, RetryPolicy, Task
 from qo.sync import SyncTaskHandle
@@ -137,11 +138,14 @@ class _Declare(Protocol):
 class App:
     """The tasks of a program and their store. The store is opened on first use."""
 
-    def __init__(self, url: str | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, settings: Settings | None = None, *, codec: Encrypted | None = None
+    ) -> None:
         self._url = url
+        self.codec = codec
         self.settings = settings or Settings()
         self.registry = Registry()
-        self._background = BackgroundClient(lambda: connect(self.url, self.settings), "qo")
+        self._background = BackgroundClient(lambda: connect(self.url, self.settings, codec=codec), "qo")
         self.schedules = SyncSchedules(lambda: self._background, self._describe)
         atexit.register(self.close, timeout=_CLOSE_TIMEOUT)
 

@@ -16,13 +16,19 @@ from typing import Any, NoReturn
 import msgspec
 
 from qo.clock import iso
-from qo.errors import InvalidTask
+from qo.errors import EncryptedValue, InvalidTask
 from qo.model import MAX_DEPTH, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show, with_kind
 
 _INTEGER_LIMIT = 2**63
 _RAW = b"\x00"
 _BYTES = (bytes, bytearray, memoryview)
 _RAW_KEY = "$base64"  # the key of raw data in JSON
+_SEALED_KEY = "$encrypted"  # the key of encrypted data in JSON; its value is the id of the encryption key
+
+# How encrypted values and texts begin (encryption.py). To code that does not know them, the values are raw data.
+SEALED = _RAW + b"qo-sealed-1:"
+SEALED_TEXT = "encrypted: "
+_KEY_ID_SIZE = 4  # bytes after SEALED
 
 _document = msgspec.json.Decoder(Task)
 _any = msgspec.json.Decoder()
@@ -50,6 +56,8 @@ class RawBytes(bytes):
 
 def decode_value(data: bytes) -> Any:
     """As `decode`, for stored bytes. Raises msgspec.DecodeError."""
+    if is_sealed(data):
+        raise EncryptedValue(sealed_key_id(data))
     if type(data) is RawBytes:
         return bytes(data)
     if data[:1] == _RAW:
@@ -63,12 +71,23 @@ def decode_value(data: bytes) -> Any:
 def decode(data: bytes) -> Any:
     """The payload or result of a task as a value: raw data as bytes, JSON text as its value.
 
-    Raises InvalidTask for bytes that are neither.
+    Raises InvalidTask for bytes that are neither, and EncryptedValue for a value that needs another key.
     """
     try:
         return decode_value(data)
     except msgspec.DecodeError as error:
         raise InvalidTask("payload", f"is neither JSON nor raw data of a task: {error}") from error
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether a payload or result is encrypted, with or without the byte that marks raw data."""
+    return data.startswith(SEALED) or (type(data) is RawBytes and data.startswith(SEALED[1:]))
+
+
+def sealed_key_id(data: bytes) -> str:
+    """The id of the key of an encrypted value."""
+    start = data.index(b":") + 1
+    return data[start : start + _KEY_ID_SIZE].hex()
 
 
 def plain_task(task: Task) -> Task:
@@ -181,6 +200,8 @@ def _canonical(data: bytes) -> bytes:
 
 def to_json(data: bytes) -> Any:
     """A payload or result as a JSON value."""
+    if is_sealed(data):
+        return {_SEALED_KEY: sealed_key_id(data)}
     if type(data) is RawBytes:
         return {_RAW_KEY: b64encode(data).decode()}
     if data[:1] == _RAW:
@@ -205,7 +226,9 @@ def json_text(data: bytes) -> Any:
 
 
 def from_json(value: Any, field: str = "payload") -> Any:
-    """The inverse of `to_json`: raw data is {"$base64": "..."}."""
+    """The inverse of `to_json`: raw data is {"$base64": "..."}. An encrypted value cannot be submitted again."""
+    if isinstance(value, dict) and value.keys() == {_SEALED_KEY}:
+        raise InvalidTask(field, f"is encrypted with key {value[_SEALED_KEY]!r:.20}; read it with that key first")
     if isinstance(value, dict) and value.keys() == {_RAW_KEY}:
         try:
             return b64decode(value[_RAW_KEY], validate=True)

@@ -5,6 +5,7 @@ QoError
 ├── InvalidSetting    a URL, option or environment variable is invalid
 ├── BadBatch          a batch contains the same task twice
 ├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored
+├── EncryptedValue    a payload or result is encrypted with a key that this process does not have
 ├── TaskNotFound      no task has this id
 ├── ScheduleNotFound  no schedule has this name
 ├── WrongStatus       the task's status does not allow this
@@ -63,6 +64,17 @@ class BadBatch(QoError):
 
 class KeyReused(QoError):
     """The idempotency key belongs to a task with another payload. See `task_id`."""
+
+
+class EncryptedValue(QoError):
+    """A payload or result is encrypted with a key that this process does not have."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(
+            f"the value is encrypted with key {key_id}, which this process does not have;"
+            " add it to codec=qo.Encrypted(keys=[...]), or to QO_ENCRYPTION_KEYS for the command line"
+        )
+        self.key_id = key_id
 
 
 class TaskNotFound(QoError):

@@ -15,6 +15,7 @@ from qo.client import connect as connect_client
 from qo.client.handles import DEQUEUE_LEASE
 from qo.codec import decode_value, encode_value
 from qo.controls import ControlsClient
+from qo.encryption import Encrypted
 from qo.engine import Engine
 from qo.errors import InvalidSetting
 from qo.model import Change, Event, Filter, NewTask, Status, Task
@@ -331,7 +332,11 @@ class SyncClient:
 
 
 def connect(
-    url: str | ObjectStorage, settings: Settings | None = None, *, make: Callable[..., Client] = connect_client
+    url: str | ObjectStorage,
+    settings: Settings | None = None,
+    *,
+    codec: Encrypted | None = None,
+    make: Callable[..., Client] = connect_client,
 ) -> SyncClient:
     """The client of the store at a URL, as a context manager."""
-    return SyncClient(make(url, settings))
+    return SyncClient(make(url, settings, codec=codec))

@@ -22,6 +22,7 @@ from qo import destinations
 from qo.app import App, background_of
 from qo.client import Client, Settings, describe
 from qo.codec import encode_value
+from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.monitor import Monitor, MonitorSettings
@@ -123,6 +124,7 @@ class TaskQueue:
         max_attempts: int = _MAX_ATTEMPTS,
         retry: RetryPolicy = SLOW_POLICY,
         settings: Settings | None = None,
+        codec: Encrypted | None = None,
         fail_unknown_types: float | None = None,
     ) -> None:
         """Set the store and the defaults, before any other call. The default store is QO_URL, or a local SQLite file.
@@ -132,7 +134,7 @@ class TaskQueue:
         with self._lock:
             if self._app is not None:
                 raise InvalidSetting("call tq.init() once, before any other call; tq.stop() resets it")
-            self._app = App(url, settings)
+            self._app = App(url, settings, codec=codec)
             self._settings = WorkerSettings(
                 poll=poll_interval, prefetch=max(batch_size, 1), fail_unknown_types=fail_unknown_types
             )

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from qo.codec import decode_value, encode_value, plain_task
-from qo.errors import InvalidSetting, InvalidTask
+from qo.codec import decode_value, encode_value, is_sealed, plain_task, sealed_key_id
+from qo.errors import EncryptedValue, InvalidSetting, InvalidTask
 from qo.model import (
     DEFAULT_POLICY,
     MAX_RETRIES,
@@ -218,6 +218,8 @@ class SignatureArguments:
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if payload[:1] == _RAW:
+            if is_sealed(payload):
+                raise EncryptedValue(sealed_key_id(payload))
             if self._takes_raw is not None:
                 return (), {self._takes_raw: decode_value(payload)}
             raise InvalidTask(

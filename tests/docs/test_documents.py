@@ -58,6 +58,13 @@ def test_the_storages_are_true(desk: Path) -> None:
         assert ended.returncode == 0, f"{code}\n{ended.stderr}"
 
 
+def test_the_encryption_page_is_true(desk: Path) -> None:
+    ((kind, code),) = [block for block in blocks("docs/encryption.md") if block[0] == "python"]
+    (desk / "encrypted.py").write_text(code)
+    ended = run([sys.executable, "encrypted.py"], desk)
+    assert (kind, ended.returncode) == ("python", 0), ended.stderr
+
+
 def test_the_tests_of_the_testing_page_pass(desk: Path) -> None:
     """Each block names its file in its first line."""
     page = (ROOT / "docs/testing.md").read_text()

@@ -151,6 +151,7 @@ class Invocation:
 
     async def _session(self, work: Callable[["Client"], Awaitable[T]], *, create: bool) -> T:
         from qo.client import connect  # noqa: PLC0415 - help texts and supervisors do not import these
+        from qo.encryption import Encrypted  # noqa: PLC0415 - as above
         from qo.engines import is_missing  # noqa: PLC0415 - as above
 
         if not create and is_missing(self.url):  # opening it would create it
@@ -158,7 +159,7 @@ class Invocation:
                 f"no store exists at {self.shown_url}; submit a task or start a worker to create it, "
                 "or choose another store with --url or QO_URL"
             )
-        async with connect(self.url) as client:
+        async with connect(self.url, codec=Encrypted.from_environment()) as client:
             return await work(client)
 
 

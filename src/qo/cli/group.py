@@ -42,6 +42,7 @@ COMMANDS = {  # in the order of the help text
     "serve": CommandSpec("serve:command", "Run the HTTP API and dashboard."),
     "token": CommandSpec("token:command", "Manage API tokens."),
     "session": CommandSpec("session:command", "List dashboard logins and end them."),
+    "encryption-key": CommandSpec("encryption_key:command", "Print a new key for encrypted payloads."),
     "audit": CommandSpec("audit:command", "Show the audit trail."),
     "doctor": CommandSpec("doctor:command", "Check a store for damage and wrong settings."),
     "migrate": CommandSpec("migrate:command", "Create or update a store's tables."),

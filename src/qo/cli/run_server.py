@@ -11,7 +11,8 @@ import uvicorn
 from msgspec.structs import replace
 
 from qo.cli.logs import buffer_logs
-from qo.client import Client
+from qo.client import Client, Settings, connect
+from qo.encryption import Encrypted
 from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import MonitorSettings
 from qo.web import WebSettings, create_app
@@ -94,7 +95,8 @@ def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
         outdated.append(error)
         server.should_exit = True
 
-    app = create_app(url, settings=settings, on_outdated=end)
+    client = connect(url, Settings(ageing=settings.ageing), codec=Encrypted.from_environment())
+    app = create_app(client, settings=settings, on_outdated=end)
     config = server_config(
         app,
         settings.limits,

@@ -24,6 +24,7 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task, same_value
 from qo.controls import ControlsClient
 from qo.damage import decode_damage, note_name
+from qo.encryption import Encrypted
 from qo.engine import Engine, find_pages, get_in_steps
 from qo.engines import open_engine, open_storage
 from qo.errors import (
@@ -473,14 +474,21 @@ class Client:
 
 
 def connect(
-    url: str | ObjectStorage, settings: Settings | None = None, *, mode: Literal["group", "direct"] = "group"
+    url: str | ObjectStorage,
+    settings: Settings | None = None,
+    *,
+    mode: Literal["group", "direct"] = "group",
+    codec: Encrypted | None = None,
 ) -> Client:
     """The client of the store at a URL, as an async context manager.
 
     Instead of a URL you can pass an object with `read` and `write`, which then contains the whole store as one JSON
     document. Its concurrent calls share a write (mode `group`) or make one each (`direct`).
+
+    With a `codec`, payloads, results and errors are encrypted in the store.
     """
-    return Client(open_engine(url) if isinstance(url, str) else open_storage(url, mode), settings)
+    engine = open_engine(url) if isinstance(url, str) else open_storage(url, mode)
+    return Client(engine if codec is None else codec.wrap(engine), settings)
 
 
 def _check_repeat(new: NewTask, existing: Task | NewTask) -> None:

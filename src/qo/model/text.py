@@ -3,6 +3,7 @@
 ERROR_LIMIT = 16 * 1024  # bytes of an error's text
 LOG_LIMIT = 16 * 1024  # bytes of the log lines of an attempt
 PROGRESS_TEXT_LIMIT = 200  # characters
+_CUT = "\n... (cut) ...\n"
 
 
 def is_a(value: object, *kinds: type) -> bool:
@@ -23,13 +24,13 @@ def storable_text(error: str) -> str:
     return error.replace("\x00", "?").encode(errors="replace")[:ERROR_LIMIT].decode(errors="ignore")
 
 
-def storable_log(log: str | None) -> str | None:
-    """The last lines of a log that fit into LOG_LIMIT bytes, as text that every store accepts. None if it is empty."""
+def storable_log(log: str | None, limit: int = LOG_LIMIT) -> str | None:
+    """The last lines of a log that fit into `limit` bytes, as text that every store accepts. None if it is empty."""
     if not log:
         return None
     data = log.replace("\x00", "?").encode(errors="replace")
-    if len(data) > LOG_LIMIT:
-        data = data[-LOG_LIMIT:]
+    if len(data) > limit:
+        data = data[-limit:]
         _, _, lines = data.partition(b"\n")  # the first line may be cut
         data = lines or data
     return data.decode(errors="ignore")
@@ -41,3 +42,12 @@ def storable_progress_text(text: str | None) -> str | None:
         return None
     line = " ".join(text.replace("\x00", "?").split())
     return line[:PROGRESS_TEXT_LIMIT].encode(errors="replace").decode() or None
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """At most `limit` bytes of a text, from its beginning and its end."""
+    kept = text.encode("utf-8", "replace")
+    if len(kept) > limit:
+        half = (limit - len(_CUT)) // 2
+        kept = kept[:half] + _CUT.encode() + kept[-half:]
+    return kept.decode("utf-8", "ignore")

@@ -19,7 +19,8 @@ from qo.app import App, Enqueuer, replace_background
 from qo.background import BackgroundClient
 from qo.client import Client, parse_instant
 from qo.client.describe import seconds
-from qo.clock import system_clock
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
 from qo.engines import open_engine
 from qo.errors import InvalidSetting, QoError
 from qo.ids import new_token
@@ -47,9 +48,7 @@ def enter_test_mode(app: App, *, now: datetime | float | None = None) -> Iterato
     """See `App.test_mode`."""
     clock = ManualClock(system_clock() if now is None else parse_instant("now", now))
     ticking = _TickingClock(clock)
-    background = BackgroundClient(
-        lambda: Client(open_engine(_URL, clock=ticking), app.settings, clock=clock), "qo-test"
-    )
+    background = BackgroundClient(lambda: Client(_engine(app, ticking), app.settings, clock=clock), "qo-test")
     if app in _apps_in_test_mode:
         raise InvalidSetting("the app is already in test mode; use the tester of the outer `with`")
     before = replace_background(app, background)
@@ -62,6 +61,11 @@ def enter_test_mode(app: App, *, now: datetime | float | None = None) -> Iterato
         replace_background(app, before)
         tester.close()
         background.close()
+
+
+def _engine(app: App, clock: Clock) -> Engine:
+    engine = open_engine(_URL, clock=clock)
+    return engine if app.codec is None else app.codec.wrap(engine)
 
 
 class _TickingClock:

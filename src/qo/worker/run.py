@@ -1,6 +1,7 @@
 """One attempt at one task, and its outcome."""
 
 import asyncio
+import logging
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from qo.codec import encode_value
-from qo.errors import Fail, InvalidTask, Retry
+from qo.errors import EncryptedValue, Fail, InvalidTask, Retry
 from qo.model import (
     ERROR_LIMIT,
     Change,
@@ -17,6 +18,7 @@ from qo.model import (
     after_error,
     check_size,
     complete,
+    cut_middle,
     fail,
     is_a,
     release,
@@ -25,6 +27,8 @@ from qo.model import (
 from qo.model.task import LONGEST
 from qo.tasks import Handler
 from qo.worker.process_exit import Exited
+
+log = logging.getLogger("qo.worker")
 
 _MAX_SUMMARY_LENGTH = 1000  # characters
 
@@ -43,6 +47,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
 
 HANDED_BACK = RunOutcome(handed_back=True)
 UNSTARTED = RunOutcome(handed_back=True, after=5.0)  # no thread or process could be started
+_NO_KEY = RunOutcome(handed_back=True, after=60.0)  # encrypted with a key that this worker does not have
 
 
 class TimedOut(BaseException):
@@ -156,6 +161,13 @@ def _without_text(error: BaseException) -> str:
 def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
     if timeout is not None and isinstance(error, TimedOut | asyncio.CancelledError):
         return timed_out(timeout)
+    if isinstance(error, EncryptedValue):
+        log.error("handing a task back: %s", error)
+        return _NO_KEY
+    return _failure_of(error)
+
+
+def _failure_of(error: BaseException) -> RunOutcome:
     match error:
         case Retry():
             after = error.after if is_a(error.after, int, float) else None
@@ -177,12 +189,7 @@ def describe(error: BaseException, summary: str = "") -> str:
     """A summary line, then the traceback without locals, cut to ERROR_LIMIT bytes."""
     summary = summary or "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_exception(error))
-    text = f"{summary[:_MAX_SUMMARY_LENGTH]}\n{trace}"
-    kept = text.encode("utf-8", "replace")
-    if len(kept) > ERROR_LIMIT:
-        half = ERROR_LIMIT // 2 - 20
-        kept = kept[:half] + b"\n... (cut) ...\n" + kept[-half:]
-    return kept.decode("utf-8", "ignore")
+    return cut_middle(f"{summary[:_MAX_SUMMARY_LENGTH]}\n{trace}", ERROR_LIMIT)
 
 
 def settlement(run: Run, outcome: RunOutcome, random: Callable[[], float]) -> Change:

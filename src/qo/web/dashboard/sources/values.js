@@ -3,6 +3,8 @@
 import {parse} from '../parts/lossless_json.js';
 import {effectivePriority, waitedUntil, whole} from './rules.js';
 
+const SEALED = '\0qo-sealed-1:'; // how an encrypted value begins; the id of its key follows
+const KEY_ID_SIZE = 4; // bytes
 const decoder = new TextDecoder('utf-8', {fatal: true});
 
 export function bytesOf(base64) {
@@ -17,7 +19,7 @@ export function textOf(base64) {
   return decoder.decode(bytesOf(base64));
 }
 
-/** A payload or result: JSON, or raw bytes after a NUL byte, shown as {"$base64": …}. */
+/** A payload or result: JSON, raw bytes after a NUL byte, shown as {"$base64": …}, or {"$encrypted": key id}. */
 export function valueOf(base64) {
   try {
     return valueOfBytes(bytesOf(base64));
@@ -27,12 +29,21 @@ export function valueOf(base64) {
 }
 
 export function valueOfBytes(bytes) {
+  if (isSealed(bytes)) return {$encrypted: hexOf(bytes.subarray(SEALED.length, SEALED.length + KEY_ID_SIZE))};
   if (bytes[0] === 0) return {$base64: base64OfBytes(bytes.subarray(1))};
   try {
     return parse(decoder.decode(bytes));
   } catch {
     return {$base64: base64OfBytes(bytes)};
   }
+}
+
+function isSealed(bytes) {
+  return [...SEALED].every((sign, place) => bytes[place] === sign.charCodeAt(0));
+}
+
+function hexOf(bytes) {
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
 function base64OfBytes(bytes) {

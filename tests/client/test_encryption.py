@@ -1,0 +1,205 @@
+"""Encrypted payloads, results and errors: what the store sees, who can read it, and what happens without the key."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qo
+from qo.client import Client
+from qo.codec import SEALED, from_json, to_json
+from qo.encryption import Encrypted, EncryptedEngine
+from qo.engine import Engine
+from qo.engines import open_engine
+from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, Status, complete
+from qo.tasks import HandlerOptions, Registry, make_handler
+from qo.testing import EngineContract, ManualClock
+from qo.worker import Worker, WorkerSettings
+
+KEY, OLD_KEY, OTHER_KEY = Encrypted.new_key(), Encrypted.new_key(), Encrypted.new_key()
+OTHER_ID = "00000000-0000-4000-8000-000000000001"
+SECRET = "4111 1111 1111 1111"  # must not be stored in clear text
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+class TestEncrypted(EngineContract):
+    """Encryption changes nothing that the contract says."""
+
+    @pytest.fixture
+    async def engine(self, clock: ManualClock) -> Engine:
+        inner = open_engine("memory://", clock=clock)
+        return Encrypted([KEY]).wrap(inner)
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        assert isinstance(engine, EncryptedEngine)
+        engine.engine.damage(task_id)  # type: ignore[attr-defined]
+
+
+async def test_the_store_contains_no_clear_text(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/qo.db"
+    async with qo.connect(url, codec=Encrypted([KEY])) as client:
+        paid = await client.enqueue("pay", {"card": SECRET}, queue="cards")
+        raw = await client.enqueue("pay", SECRET.encode())
+        tasks = {task.id: task for task in await client.dequeue("pay", batch_size=2)}
+        assert qo.decode(tasks[paid.id].payload) == {"card": SECRET}
+        assert tasks[raw.id].payload == SECRET.encode()
+        await client.ack(tasks[paid.id], {"charged": SECRET})
+        await client.nack(tasks[raw.id], f"no such card: {SECRET}")
+        assert await paid.result() == {"charged": SECRET}
+        error = (await raw.refresh()).error
+        assert error is not None and error.startswith("no such card")
+        assert [event.error for event in await client.history(raw.id)][-1] == error
+    stored = bytes_of(tmp_path)
+    assert SECRET.encode() not in stored
+    assert b"cards" in stored, "queues, types and times stay readable"
+
+
+async def test_a_task_is_read_with_any_of_the_keys_and_sealed_with_the_first(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/qo.db"
+    async with qo.connect(url, codec=Encrypted([OLD_KEY])) as client:
+        old = await client.enqueue("pay", 1)
+    async with qo.connect(url, codec=Encrypted([KEY, OLD_KEY])) as client:
+        new = await client.enqueue("pay", 2)
+        assert [qo.decode(task.payload) for task in await client.list()] == [2, 1]
+    async with qo.connect(url, codec=Encrypted([KEY])) as client:
+        assert qo.decode((await client.get(new.id)).payload) == 2  # type: ignore[union-attr]
+        sealed = await client.get(old.id)
+        assert sealed is not None
+        with pytest.raises(qo.EncryptedValue, match="does not have; add it to codec="):
+            qo.decode(sealed.payload)
+
+
+async def test_without_the_key_values_are_shown_as_encrypted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/qo.db"
+    async with qo.connect(url, codec=Encrypted([KEY])) as client:
+        handle = await client.enqueue("pay", {"card": SECRET})
+    async with qo.connect(url) as client:
+        (task,) = await client.list()
+        shown = to_json(task.payload)
+        assert list(shown) == ["$encrypted"] and len(shown["$encrypted"]) == 8
+        with pytest.raises(qo.InvalidTask, match="is encrypted with key"):
+            from_json(shown)
+        assert task.id == handle.id
+
+
+async def test_a_value_cannot_be_moved_to_another_task_or_field() -> None:
+    inner = open_engine("memory://")
+    keys = Encrypted([KEY])
+    async with Client(inner) as plain:
+        sealed = keys.seal(b'"mine"', OTHER_ID, "payload")
+        moved = await plain.submit(plain.new_task("t", sealed))
+        async with Client(keys.wrap(inner)) as client:
+            (task,) = await client.engine.get([moved.id])
+            assert task is not None and task.payload == sealed
+    assert keys.open(sealed, OTHER_ID, "result") is None
+    assert keys.open(sealed, OTHER_ID, "payload") == b'"mine"'
+    assert keys.open(sealed[:-1] + b"x", OTHER_ID, "payload") is None
+    assert keys.open(SEALED, OTHER_ID, "payload") is None
+
+
+async def test_a_worker_without_the_key_hands_tasks_back_and_runs_the_others(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/qo.db"
+    async with qo.connect(url, codec=Encrypted([OTHER_KEY])) as client:
+        sealed = await client.enqueue("double", {"number": 1})
+    registry, seen = Registry(), list[int]()
+
+    def double(number: int) -> int:
+        seen.append(number)
+        return 2 * number
+
+    registry.add(make_handler(double, type="double", options=HandlerOptions()))
+    async with qo.connect(url, codec=Encrypted([KEY])) as client:
+        plain = await client.enqueue("double", {"number": 2})
+        await Worker(client, registry, WorkerSettings(drain=True)).run()
+        assert await plain.result() == 4 and seen == [2]
+        task = await client.get(sealed.id)
+        assert task is not None and (task.status, task.failures) == (Status.PENDING, 0)
+        assert task.available_at > await client.engine.now() + 30, "it is not claimed again at once"
+    async with qo.connect(url) as client:  # no keys at all
+        task = await client.get(plain.id)
+        assert task is not None and to_json(task.result or b"").keys() == {"$encrypted"}
+
+
+async def test_keys_windows_and_repeats_work_as_without_encryption() -> None:
+    clock = ManualClock()
+    async with Client(Encrypted([KEY]).wrap(open_engine("memory://", clock=clock)), clock=clock) as client:
+        first = await client.enqueue("t", {"a": 1}, idempotency_key="k")
+        assert (await client.enqueue("t", {"a": 1}, idempotency_key="k")).id == first.id
+        with pytest.raises(qo.KeyReused):
+            await client.enqueue("t", {"a": 2}, idempotency_key="k")
+        (task,) = await client.dequeue("t")
+        await client.ack(task)
+        clock.advance(90_000)
+        again = await client.enqueue("t", {"a": 3}, idempotency_key="k")
+        assert again.id != first.id
+        assert qo.decode((await again.refresh()).payload) == {"a": 3}
+        assert [task.id for task in await client.list(Filter(statuses=(Status.PENDING,)))] == [again.id]
+
+
+async def test_a_long_error_fits_after_encryption() -> None:
+    async with Client(Encrypted([KEY]).wrap(open_engine("memory://"))) as client:
+        handle = await client.enqueue("t", max_retries=0)
+        (task,) = await client.dequeue("t")
+        await client.nack(task, "begin " + "é" * ERROR_LIMIT)
+        error = (await handle.refresh()).error
+        assert error is not None and error.startswith("begin ") and "(cut)" in error
+        (stored,) = await client.engine.engine.get([handle.id])  # type: ignore[attr-defined]
+        assert len(stored.error) <= ERROR_LIMIT
+
+
+async def test_the_log_of_an_attempt_is_encrypted_too() -> None:
+    inner = open_engine("memory://")
+    async with Client(Encrypted([KEY]).wrap(inner)) as client:
+        handle = await client.enqueue("t")
+        (task,) = await client.dequeue("t")
+        lines = "".join(f"line {number} {SECRET}\n" for number in range(1000))
+        assert await client.engine.apply([complete(task, log=lines)]) == [True]
+        (kept,) = [event.log for event in await client.history(handle.id) if event.log is not None]
+        assert kept.startswith("line ") and kept.endswith(f"line 999 {SECRET}\n")
+        (stored,) = [event.log for event in await inner.history(handle.id) if event.log is not None]
+        assert SECRET not in stored and len(stored) <= LOG_LIMIT
+
+
+@pytest.mark.parametrize("keys", [[], ["short"], [b"x" * 31], [None], "A" * 44, ["ä" * 44]])
+def test_bad_keys_are_refused_without_showing_them(keys: list[str]) -> None:
+    with pytest.raises(qo.InvalidSetting, match=r"key") as refused:
+        Encrypted(keys)
+    assert "short" not in str(refused.value)
+    assert KEY not in repr(Encrypted([KEY]))
+
+
+def test_the_command_line_reads_keys_from_the_environment(tmp_path: Path) -> None:
+    environment = os.environ | {"QO_URL": f"sqlite:///{tmp_path}/qo.db"}
+
+    def run(*args: str, keys: str = "") -> str:
+        command = [sys.executable, "-m", "qo", *args]
+        ended = subprocess.run(
+            command, env=environment | {"QO_ENCRYPTION_KEYS": keys}, capture_output=True, text=True, check=False
+        )
+        return ended.stdout + ended.stderr
+
+    key = run("encryption-key").strip()
+    run("submit", "--type", "pay", "--input", json.dumps({"card": SECRET}), keys=f"{key},{OLD_KEY}")
+    assert SECRET in run("list", "--json", keys=key)
+    hidden = run("list", "--json")
+    assert SECRET not in hidden and "$encrypted" in hidden
+    assert "a key is 32 bytes" in run("list", keys="wrong")
+
+
+def test_an_app_encrypts_in_test_mode_too() -> None:
+    app = qo.App("sqlite:////nowhere/qo.db", codec=Encrypted([KEY]))
+
+    @app.task
+    def pay(card: str) -> str:
+        return card[-4:]
+
+    with app.test_mode() as t:
+        pay.enqueue(SECRET)
+        t.assert_enqueued(pay, card=SECRET)
+        assert t.drain()[0].result == "1111"
