@@ -87,12 +87,12 @@ async def test_an_encoded_payload_too_deep_to_be_read_is_refused_on_every_way_in
     """5,000 brackets: a decoder meets Python's recursion limit, so the depth is found without decoding."""
     text = "[" * 5_000 + "]" * 5_000
     new = NewTask(id=task_id(1), queue="default", type="t", payload=text.encode())
-    queue, port = Client(MemoryEngine()), open_engine(api.url)
+    client, port = Client(MemoryEngine()), open_engine(api.url)
     await port.open()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "submit": lambda: queue.submit(new),
-        "submit_many": lambda: queue.submit_many([new]),
-        "new_task": lambda: queue.submit(queue.new_task("t", text.encode())),
+        "submit": lambda: client.submit(new),
+        "submit_many": lambda: client.submit_many([new]),
+        "new_task": lambda: client.submit(client.new_task("t", text.encode())),
         "the port": lambda: port.add([new]),
         "a result through the port": lambda: port.apply(
             [Change(id=task_id(1), guard=Guard.HELD, to=Status.COMPLETED, lease_id="l", result=text.encode())]

@@ -19,22 +19,22 @@ class Qo(Adapter):
     async def open(self) -> None:
         from qo.client import connect
 
-        self.queue = await connect(self.url).open()
+        self.client = await connect(self.url).open()
 
     async def close(self) -> None:
-        await self.queue.close()
+        await self.client.close()
 
     async def enqueue(self, payload: Payload) -> None:
-        await self.queue.enqueue("noop", {"payload": payload})
+        await self.client.enqueue("noop", {"payload": payload})
 
     async def enqueue_bulk(self, payloads: list[Payload]) -> None:
         from qo.codec import encode_value
 
-        new = self.queue.new_task
-        await self.queue.submit_many([new("noop", encode_value({"payload": payload})) for payload in payloads])
+        new = self.client.new_task
+        await self.client.submit_many([new("noop", encode_value({"payload": payload})) for payload in payloads])
 
     async def remaining(self) -> int:
-        stats = await self.queue.stats()
+        stats = await self.client.stats()
         return int(stats["pending"] + stats["running"])
 
     def worker_env(self) -> dict[str, str]:

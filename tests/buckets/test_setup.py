@@ -50,8 +50,8 @@ def test_a_bucket_is_set_up_once_and_rules_of_others_stay(ministack: S3Place) ->
     assert cors["AllowedOrigins"] == ["https://tasks.example.com"]
 
     async def submit() -> None:
-        async with connect(f"{url}&layout=log") as queue:
-            await queue.enqueue("work")
+        async with connect(f"{url}&layout=log") as client:
+            await client.enqueue("work")
 
     asyncio.run(submit())
     again = json.loads(run(*options))

@@ -16,9 +16,9 @@ from qo.testing import ManualClock
 Settle = Callable[[Client, Task | str], Coroutine[Any, Any, None]]
 
 SETTLING: dict[str, tuple[Settle, Status]] = {
-    "ack": (lambda queue, task: queue.ack(task, {"ok": True}), Status.COMPLETED),
-    "nack": (lambda queue, task: queue.nack(task, "boom"), Status.PENDING),
-    "release": (lambda queue, task: queue.release(task), Status.PENDING),
+    "ack": (lambda client, task: client.ack(task, {"ok": True}), Status.COMPLETED),
+    "nack": (lambda client, task: client.nack(task, "boom"), Status.PENDING),
+    "release": (lambda client, task: client.release(task), Status.PENDING),
 }
 
 

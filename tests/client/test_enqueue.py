@@ -257,13 +257,13 @@ async def test_what_was_submitted_is_there_after_closing_and_opening_again(tmp_p
 
 async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'qo.db'}"
-    queue = await connect(url).open()
-    asking = asyncio.gather(*(queue.enqueue("t", n) for n in range(50)))
+    client = await connect(url).open()
+    asking = asyncio.gather(*(client.enqueue("t", n) for n in range(50)))
     await asyncio.sleep(0)
-    await queue.close()
+    await client.close()
     await asking
-    async with connect(url) as queue:
-        assert (await queue.stats())["pending"] == 50
+    async with connect(url) as client:
+        assert (await client.stats())["pending"] == 50
 
 
 @pytest.mark.parametrize("url", ["", "qo.db", "ftp://host/x", "://"])

@@ -50,23 +50,23 @@ async def beating(clock: ManualClock, failing: int = 0) -> tuple[Counting, Clien
 
 
 async def test_a_heartbeat_manager_keeps_the_lease_alive(clock: ManualClock) -> None:
-    engine, queue, task = await beating(clock)
+    engine, client, task = await beating(clock)
     before = asyncio.all_tasks()
-    async with HeartbeatManager(queue, task, interval=timedelta(milliseconds=1)) as heart:
+    async with HeartbeatManager(client, task, interval=timedelta(milliseconds=1)) as heart:
         clock.advance(9)
         await engine.asked_for(3)
         assert not heart.lost
-    lease = (await stored(queue, task.id)).lease_expires_at
+    lease = (await stored(client, task.id)).lease_expires_at
     assert lease is not None
     assert lease >= clock.now + 10
     await until(lambda: asyncio.all_tasks() <= before)  # no heartbeat follows
-    await queue.ack(task)
+    await client.ack(task)
 
 
 async def test_a_heartbeat_manager_tells_when_the_lease_is_lost(clock: ManualClock) -> None:
-    engine, queue, task = await beating(clock)
-    async with HeartbeatManager(queue, task.id, interval=0.001) as heart:
-        await queue.cancel(task.id)
+    engine, client, task = await beating(clock)
+    async with HeartbeatManager(client, task.id, interval=0.001) as heart:
+        await client.cancel(task.id)
         beats = engine.asked
         await engine.asked_for(beats + 1)
         while not heart.lost:
@@ -75,15 +75,15 @@ async def test_a_heartbeat_manager_tells_when_the_lease_is_lost(clock: ManualClo
 
 
 async def test_a_heartbeat_manager_survives_a_store_that_was_away(clock: ManualClock) -> None:
-    engine, queue, task = await beating(clock, failing=3)
-    async with HeartbeatManager(queue, task, interval=0.001) as heart:
+    engine, client, task = await beating(clock, failing=3)
+    async with HeartbeatManager(client, task, interval=0.001) as heart:
         await engine.asked_for(5)
         assert not heart.lost
-    assert (await stored(queue, task.id)).lease_expires_at == clock.now + 10
+    assert (await stored(client, task.id)).lease_expires_at == clock.now + 10
 
 
 async def test_what_goes_wrong_inside_the_block_comes_out_of_it(clock: ManualClock) -> None:
-    _, queue, task = await beating(clock)
+    _, client, task = await beating(clock)
     with pytest.raises(ZeroDivisionError):
-        async with HeartbeatManager(queue, task, interval=0.001):
+        async with HeartbeatManager(client, task, interval=0.001):
             raise ZeroDivisionError

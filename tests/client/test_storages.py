@@ -173,16 +173,14 @@ async def test_a_boto_session_of_the_callers() -> None:
         def storage() -> qo.S3Storage:
             return qo.S3Storage("bucket", "queues/jobs.json", session=session(), endpoint_url=server.endpoint)
 
-        queues = [await qo.connect(storage()).open() for _ in range(4)]
-        await asyncio.gather(
-            *(queue.enqueue("t", n) for n, queue in enumerate(queues))
-        )  # the first write is a race too
-        tasks = await queues[0].dequeue(batch_size=9)
+        clients = [await qo.connect(storage()).open() for _ in range(4)]
+        await asyncio.gather(*(each.enqueue("t", n) for n, each in enumerate(clients)))  # the first write is a race too
+        tasks = await clients[0].dequeue(batch_size=9)
         assert sorted(qo.decode(task.payload) for task in tasks) == [0, 1, 2, 3]
-        for queue in queues:
-            await queue.close()
-        async with qo.connect(storage()) as queue:
-            assert (await queue.stats())["running"] == 4
+        for each in clients:
+            await each.close()
+        async with qo.connect(storage()) as client:
+            assert (await client.stats())["running"] == 4
         missing = qo.S3Storage("missing", "jobs.json", session=session(), endpoint_url=server.endpoint)
         with pytest.raises(qo.StorageError, match="NoSuchBucket"):
             await qo.connect(missing).open()
@@ -248,11 +246,11 @@ class GoogleBlob:
 
 async def test_a_google_client_of_the_callers() -> None:
     client = Google()
-    queues = [await qo.connect(qo.GCSStorage("my-bucket", "jobs.json", client=client)).open() for _ in range(4)]
-    await asyncio.gather(*(queue.enqueue("t", n) for n, queue in enumerate(queues)))
-    assert len(await queues[0].dequeue(batch_size=9)) == 4
-    for queue in queues:
-        await queue.close()
+    clients = [await qo.connect(qo.GCSStorage("my-bucket", "jobs.json", client=client)).open() for _ in range(4)]
+    await asyncio.gather(*(each.enqueue("t", n) for n, each in enumerate(clients)))
+    assert len(await clients[0].dequeue(batch_size=9)) == 4
+    for each in clients:
+        await each.close()
 
 
 async def test_a_google_bucket_that_does_not_exist_is_named() -> None:

@@ -80,8 +80,8 @@ async def test_a_write_nobody_can_tell_the_outcome_of_says_so(store: Store, tab:
         assert task is not None and task.status is Status.FAILED
 
 
-async def test_a_page_that_loses_a_race_rings_the_bell_and_tries_again(store: Store, tab: Tab) -> None:
-    """Whoever writes the one object without a break would never let it in."""
+async def test_a_page_that_loses_a_race_announces_it_and_tries_again(store: Store, tab: Tab) -> None:
+    """A writer that never pauses would otherwise win every race."""
     place = store.place(layout="one")
     source, line = await Source.on(tab.page, place, place.narrow_link("--write")), Line(tab, place)
     async with opened(place) as client:

@@ -68,14 +68,14 @@ class Load:
     """A producer that continues after errors, and records the acknowledged ids."""
 
     def __init__(self, client: Client) -> None:
-        self.queue, self.acknowledged = client, list[str]()
+        self.client, self.acknowledged = client, list[str]()
         self.going = True
 
     async def run(self) -> None:
         while self.going:
-            tasks = [self.queue.new_task("echo", b'{"n":1}') for _ in range(20)]
+            tasks = [self.client.new_task("echo", b'{"n":1}') for _ in range(20)]
             try:
-                self.acknowledged += [submitted.id for submitted in await self.queue.submit_many(tasks)]
+                self.acknowledged += [submitted.id for submitted in await self.client.submit_many(tasks)]
             except StorageError:
                 await delay(0.05)  # as a caller would wait
             await asyncio.sleep(0)

@@ -181,19 +181,19 @@ async def test_where_finished_tasks_cost_nothing_they_stay_by_default(name: str,
 @pytest.mark.parametrize("name", REWRITTEN)
 async def test_where_every_write_sends_them_they_leave_by_default(name: str, clock: ManualClock) -> None:
     async with Client(engine_of(name, clock), clock=clock) as plain:
-        queue = Meters().measured(plain)  # as a worker that shows metrics has it
-        await finish(queue, new("done"))
-        await finish(queue, new("failed"), failing=True)
+        client = Meters().measured(plain)  # as a worker that shows metrics has it
+        await finish(client, new("done"))
+        await finish(client, new("failed"), failing=True)
         clock.advance(DAY - 1)
-        assert await check(queue, clock) == (0, 0)
-        assert await check(queue, clock, retention=0.0) == (0, 0)
+        assert await check(client, clock) == (0, 0)
+        assert await check(client, clock, retention=0.0) == (0, 0)
         clock.advance(1)
-        assert await check(queue, clock) == (1, 0)
+        assert await check(client, clock) == (1, 0)
         clock.advance(DAY)
-        assert await check(queue, clock) == (0, 1)
-        assert [task.id for task in await queue.list()] == [task_id("failed")]
+        assert await check(client, clock) == (0, 1)
+        assert [task.id for task in await client.list()] == [task_id("failed")]
         clock.advance(FAILED_RETENTION)
-        assert await check(queue, clock) == (0, 1)
+        assert await check(client, clock) == (0, 1)
 
 
 @pytest.mark.parametrize("name", REWRITTEN)

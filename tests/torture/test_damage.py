@@ -83,9 +83,9 @@ async def check_bucket(engine: Engine, clock: ManualClock, *, is_whole: bool, ab
     """All but one task run with their own payloads. Only where all lie in the damaged object, it may be refused."""
     expected = {task.id: task.payload for task in tasks()}
     try:
-        queue = Client(engine, clock=clock)
-        await Monitor(queue, id="m", clock=clock).check()
-        await queue.workers()
+        client = Client(engine, clock=clock)
+        await Monitor(client, id="m", clock=clock).check()
+        await client.workers()
         done: set[str] = set()
         while taken := await claim(engine, limit=2):
             assert all(task.payload == expected[task.id] for task in taken), about
@@ -106,9 +106,9 @@ async def check_bucket(engine: Engine, clock: ManualClock, *, is_whole: bool, ab
 async def go_on(engine: Engine, clock: ManualClock, spoil: Callable[[str], object], about: str) -> None:
     await engine.add(tasks())
     await spoil(task_id(2))  # type: ignore[misc]
-    queue = Client(engine, clock=clock)
+    client = Client(engine, clock=clock)
     await engine.find(Filter(), limit=2)
-    await Monitor(queue, id=new_token(), clock=clock).check()
+    await Monitor(client, id=new_token(), clock=clock).check()
     done: set[str] = set()
     while taken := await claim(engine, limit=2):
         await engine.apply([complete(task) for task in taken])

@@ -42,14 +42,14 @@ class Idle:
 
     def __init__(self, layout: str, settings: WorkerSettings | None = None, *, watched: bool) -> None:
         self.bucket = CountingBucket(SlowBucket(MemoryBucket(now)))
-        self.queue = Client(LAYOUTS[layout](self.bucket), clock=now)
+        self.client = Client(LAYOUTS[layout](self.bucket), clock=now)
         registry = Registry()
         registry.add(make_handler(hello, type="hello", options=make_options(hello)))
-        self.worker = Worker(self.queue, registry, settings or WorkerSettings(), clock=now, wall_clock=now)
-        self.monitor = Monitor(self.queue, id="m", clock=now) if watched else None
+        self.worker = Worker(self.client, registry, settings or WorkerSettings(), clock=now, wall_clock=now)
+        self.monitor = Monitor(self.client, id="m", clock=now) if watched else None
 
     async def __aenter__(self) -> Self:
-        await self.queue.open()
+        await self.client.open()
         self.running = [asyncio.create_task(each.run()) for each in (self.worker, self.monitor) if each is not None]
         return self
 
@@ -58,7 +58,7 @@ class Idle:
         if self.monitor is not None:
             self.monitor.stop()
         await asyncio.gather(*self.running)
-        await self.queue.close()
+        await self.client.close()
 
 
 async def is_found(client: Client, task_id: str) -> None:
@@ -121,14 +121,14 @@ def test_a_worker_told_to_stop_during_a_claim_does_not_wait_for_a_task(
     async def stops() -> float:
         async with Idle(layout, watched=False) as it:
             await pass_time(QUIET)
-            claim, claimed = it.queue.engine.claim, asyncio.Event()
+            claim, claimed = it.client.engine.claim, asyncio.Event()
 
             async def stop_and_claim(request: ClaimRequest) -> list[Task]:
                 it.worker.stop()
                 claimed.set()
                 return await claim(request)
 
-            monkeypatch.setattr(it.queue.engine, "claim", stop_and_claim)
+            monkeypatch.setattr(it.client.engine, "claim", stop_and_claim)
             await claimed.wait()
             began = now()
         return now() - began
@@ -142,12 +142,12 @@ def test_a_drain_that_fails_unknown_types_does_not_idle_between_its_checks(layou
     async def drain() -> float:
         settings = WorkerSettings(drain=True, poll=poll, fail_unknown_types=0.0)
         it = Idle(layout, settings, watched=False)
-        submitted = await it.queue.enqueue("typo")
+        submitted = await it.client.enqueue("typo")
         began = now()
         async with it:
             await it.running[0]
             took = now() - began
-            task = await it.queue.get(submitted.id)
+            task = await it.client.get(submitted.id)
         assert task is not None
         assert task.status is Status.FAILED
         return took
