@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from qo.codec import decode
     from qo.encryption import Encrypted
+    from qo.hooks import TaskEvent, WorkerContext, WorkerEvent, current_worker
     from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
@@ -57,6 +58,7 @@ else:
             "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings TaskHandle TaskOptions connect",
             "qo.codec": "decode",
             "qo.encryption": "Encrypted",
+            "qo.hooks": "TaskEvent WorkerContext WorkerEvent current_worker",
             "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
@@ -106,15 +108,19 @@ __all__ = [
     "StorageError",
     "SyncTaskHandle",
     "Task",
+    "TaskEvent",
     "TaskFailed",
     "TaskFunction",
     "TaskHandle",
     "TaskNotFound",
     "TaskOptions",
+    "WorkerContext",
+    "WorkerEvent",
     "WrongStatus",
     "__version__",
     "connect",
     "current_task",
+    "current_worker",
     "cursor",
     "decode",
     "tq",

@@ -22,6 +22,7 @@ from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
+from qo.hooks import HookDecorators, Hooks
 from qo.model import Filter, NewTask, RetryPolicy, Task
 from qo.sync import SyncTaskHandle
 from qo.sync_schedules import SyncSchedules
@@ -135,7 +136,7 @@ class _Declare(Protocol):
     def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R, R]: ...
 
 
-class App:
+class App(HookDecorators):
     """The tasks of a program and their store. The store is opened on first use."""
 
     def __init__(
@@ -148,6 +149,10 @@ class App:
         self._background = BackgroundClient(lambda: connect(self.url, self.settings, codec=codec), "qo")
         self.schedules = SyncSchedules(lambda: self._background, self._describe)
         atexit.register(self.close, timeout=_CLOSE_TIMEOUT)
+
+    @property
+    def hooks(self) -> Hooks:
+        return self.registry.hooks
 
     @property
     def url(self) -> str:

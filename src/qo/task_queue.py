@@ -24,6 +24,7 @@ from qo.client import Client, Settings, describe
 from qo.codec import encode_value
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
+from qo.hooks import HookDecorators, Hooks
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import Controls
@@ -96,7 +97,7 @@ class TaskType(Generic[T]):
         return self
 
 
-class TaskQueue:
+class TaskQueue(HookDecorators):
     """`tq`: call it with a type, or control all types."""
 
     def __init__(self) -> None:
@@ -140,6 +141,10 @@ class TaskQueue:
             )
             self._task_timeout = task_timeout
             self._defaults = {"max_retries": _retries(max_attempts), "retry": check_retry(retry)}
+
+    @property
+    def hooks(self) -> Hooks:
+        return self.registry.hooks
 
     @property
     def app(self) -> App:

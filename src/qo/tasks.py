@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from qo.codec import decode_value, encode_value, is_sealed, plain_task, sealed_key_id
 from qo.errors import EncryptedValue, InvalidSetting, InvalidTask
+from qo.hooks import Hooks
 from qo.model import (
     DEFAULT_POLICY,
     MAX_RETRIES,
@@ -97,11 +98,12 @@ class Handler(Struct, frozen=True, kw_only=True):
 
 
 class Registry:
-    """The handlers of a program, by type, and its schedules, by name."""
+    """The handlers of a program, by type, its schedules, by name, and its hooks."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.hooks = Hooks()
 
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.type)

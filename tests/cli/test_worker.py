@@ -104,6 +104,17 @@ def test_a_target_that_cannot_be_imported_ends_a_worker(processes: Any) -> None:
     assert WRONG_TARGETS["crash"] in processes.log(worker) and "Traceback" not in processes.log(worker)
 
 
+def test_a_lifespan_that_cannot_be_entered_ends_a_worker(processes: Any) -> None:
+    (processes.folder / "life.py").write_text(
+        "import qo\napp = qo.App()\n"
+        "@app.task\ndef work(): ...\n"
+        "@app.lifespan\nasync def database():\n    raise ConnectionError('no database')\n    yield\n"
+    )
+    worker = processes.start("worker", "life:app")
+    assert worker.wait(PATIENCE) == 1
+    assert "the lifespan raised ConnectionError: no database" in processes.log(worker)
+
+
 def test_a_fleet_with_a_wrong_target_gives_up(processes: Any) -> None:
     fleet = processes.start("worker", "missing_module", "--processes", "2")
     assert fleet.wait(PATIENCE) == 2

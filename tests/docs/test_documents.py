@@ -49,6 +49,19 @@ def test_the_readme_is_true(desk: Path) -> None:
     assert ran >= 12
 
 
+def test_the_hooks_are_true(desk: Path) -> None:
+    program, sentry = [code for kind, code in blocks("docs/hooks.md") if kind == "python"]
+    (desk / "tasks.py").write_text(program)
+    (desk / "sentry.py").write_text(sentry)
+    (console,) = [code for kind, code in blocks("docs/hooks.md") if kind == "console"]
+    for line in [*console.splitlines(), "$ python sentry.py"]:
+        ended = run(["bash", "-c", line.removeprefix("$ ")], desk)
+        assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+        if "worker" in line:
+            printed = sorted(ended.stdout.splitlines())
+            assert printed == ["broken failed after 1 attempt: ValueError: broken", "double took 0.0 s", "pool closed"]
+
+
 def test_the_storages_are_true(desk: Path) -> None:
     snippets = [code for kind, code in blocks("docs/storage.md") if kind == "python"]
     assert len(snippets) == 3

@@ -17,7 +17,7 @@ from qo.engines.memory import MemoryEngine
 from qo.model import Status, Task, lost_its_process
 from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
-from qo.worker import Worker, WorkerSettings, executors, lease_keeper
+from qo.worker import Worker, WorkerSettings, lease_keeper, loop_executor
 from qo.worker.crash import CrashReport, CrashSettlement, settle, suspects_of
 from qo.worker.run import Run
 from qo.worker.run_table import Phase, RunEntry, RunTable
@@ -137,7 +137,7 @@ async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
 ) -> None:
     """It may crash the process long after its task was settled."""
     monkeypatch.setattr(lease_keeper, "CANCEL_TIMEOUT", 0.1)
-    monkeypatch.setattr(executors, "STALL_TIMEOUT", 0.2)
+    monkeypatch.setattr(loop_executor, "STALL_TIMEOUT", 0.2)
     go = threading.Event()
 
     def block() -> None:

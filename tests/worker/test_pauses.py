@@ -9,7 +9,7 @@ import pytest
 from qo import notes
 from qo.client import Client
 from qo.model import Status
-from qo.worker import Worker, WorkerSettings, executors
+from qo.worker import Worker, WorkerSettings, loop_executor
 from tests.conditions import until
 from tests.worker.bench import Bench, claim_ahead
 
@@ -73,7 +73,7 @@ async def test_what_an_executor_took_before_the_pause_and_had_not_begun_goes_bac
     bench: Bench, what: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread may wait for the interpreter, a child process for its start, an event loop for a handler that blocks."""
-    monkeypatch.setattr(executors, "STALL_TIMEOUT", 60.0)
+    monkeypatch.setattr(loop_executor, "STALL_TIMEOUT", 60.0)
     busy, go = threading.Event(), threading.Event()
     starts: list[str] = []
 

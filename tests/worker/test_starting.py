@@ -6,10 +6,11 @@ import threading
 import pytest
 
 from qo.clock import boot_clock
+from qo.hooks import Hooks
 from qo.model import ClaimRequest, Status, Task
 from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
-from qo.worker import WorkerSettings, executors, lease_keeper
+from qo.worker import WorkerSettings, executors, lease_keeper, loop_executor
 from qo.worker.run import Run
 from tests.conditions import delay, until
 from tests.worker.bench import Bench, claim_ahead
@@ -116,9 +117,11 @@ async def test_started_at_is_when_the_handler_began(bench: Bench) -> None:
 async def test_any_number_of_blocked_event_loops_are_closed_together(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "LOOP_CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(loop_executor, "LOOP_CLOSE_TIMEOUT", 0.5)
     clock, blocked, free, before = ManualClock(), threading.Semaphore(0), threading.Event(), set(threading.enumerate())
-    several = executors.Executors(WorkerSettings(concurrency=20), result_limit=lambda: 1000, clock=clock)
+    several = executors.Executors(
+        WorkerSettings(concurrency=20), result_limit=lambda: 1000, hooks=Hooks(), worker_id="w", clock=clock
+    )
 
     async def block() -> None:
         blocked.release()

@@ -37,7 +37,7 @@ from qo.worker import Watchdog, Worker, WorkerCancelled
 from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, end_process
 from qo.worker.run_table import RunTable
 from qo.worker.store_calls import abandon, ended
-from qo.worker.worker import WorkerHeartbeat
+from qo.worker.watchdog import WorkerHeartbeat
 
 _DEFAULT_ATTRIBUTE = "app"
 
@@ -127,6 +127,7 @@ def work(plan: Plan, table: RunTable) -> int:
         client = measured(await background.client(), plan.metrics)
         worker = Worker(client, app.registry, plan.settings, table=table)
         signals.attach(worker)
+        await worker.open()  # before the heartbeat: a worker whose lifespan fails has not worked
         heartbeat = WorkerHeartbeat(worker, table)
         log.info("worker %s started", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)

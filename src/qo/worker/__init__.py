@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from qo.worker.executors import WorkerCancelled, WorkerStuck
     from qo.worker.process_exit import EXIT_STUCK
     from qo.worker.settings import WorkerSettings
-    from qo.worker.worker import Watchdog, Worker
+    from qo.worker.watchdog import Watchdog
+    from qo.worker.worker import Worker
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -16,7 +17,8 @@ else:
             "qo.worker.process_exit": "EXIT_STUCK",
             "qo.worker.executors": "WorkerCancelled WorkerStuck",
             "qo.worker.settings": "WorkerSettings",
-            "qo.worker.worker": "Watchdog Worker",
+            "qo.worker.watchdog": "Watchdog",
+            "qo.worker.worker": "Worker",
         },
     )
 

@@ -1,7 +1,7 @@
 """How a worker process ends: its exit codes, from which the supervisor learns the reason, and `os._exit` in handlers.
 
-In a handler `os._exit` would end the worker and all its tasks; while a worker runs, it only ends the attempt. Outside
-handlers, in a forked child and in a worker's child processes it ends the process as usual.
+In a handler or hook `os._exit` would end the worker and all its tasks; while a worker runs, it only ends the attempt or
+the hook. Elsewhere, in a forked child and in a worker's child processes it ends the process as usual.
 """
 
 import os
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import NoReturn
 
+from qo.hooks import working
 from qo.tasks import running
 
 FINISHED = 99  # drained or stopped; not 0, because a handler could call `os._exit(0)`
@@ -34,7 +35,8 @@ class Exited(BaseException):
 
 
 def _confined_exit(status: int) -> NoReturn:
-    if running.get(None) is not None and os.getpid() == _workers.pid:
+    in_hook = working.get(None) is not None
+    if (in_hook or running.get(None) is not None) and os.getpid() == _workers.pid:
         raise Exited(status)
     end_process(status)
 

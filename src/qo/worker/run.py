@@ -26,6 +26,7 @@ from qo.model import (
 )
 from qo.model.task import LONGEST
 from qo.tasks import Handler
+from qo.worker.attempt_loop import AttemptLoop
 from qo.worker.process_exit import Exited
 
 log = logging.getLogger("qo.worker")
@@ -69,6 +70,7 @@ class Run:
         "handle",
         "handler",
         "lease_until",
+        "loop",
         "lost",
         "recalled",
         "received",
@@ -96,6 +98,7 @@ class Run:
         self.ended: float | None = None  # set when the handler has ended or was abandoned
         self.ends_at: float | None = None  # when the time limit is reached
         self.handle: object = None  # what the executor cancels: an asyncio task or a thread id
+        self.loop: AttemptLoop | None = None  # on which the middleware of a plain function runs
         self.timed_out = False
         self.cancelled = False  # the worker cancelled it
         self.exception_pending = False  # an exception set for its thread must be cleared if the run ends first
@@ -124,11 +127,6 @@ class Run:
 
     def outcome_of(self, error: BaseException) -> RunOutcome:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)
-
-
-def is_reachable(handler: Handler) -> bool:
-    """Whether a child process can import the handler: it must be found by its qualified name."""
-    return "<" not in getattr(handler.function, "__qualname__", "<")
 
 
 def encode_result(result: object, limit: int) -> RunOutcome:

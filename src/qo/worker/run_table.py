@@ -10,8 +10,9 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from qo.hooks import Hooks, is_reachable
 from qo.tasks import Executor
-from qo.worker.run import Run, is_reachable
+from qo.worker.run import Run
 
 _BEAT = struct.Struct("<dd")  # the last heartbeat, and when the worker's event loop last ran before it
 _NUMBER = struct.Struct("<I")
@@ -57,6 +58,7 @@ class RunTable:
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
+        self.hooks = Hooks()  # of the worker's app
         self._free = list(range(_MAX_RUNS - 1, -1, -1))
         self._lock = threading.Lock()
 
@@ -120,7 +122,7 @@ class RunTable:
             _RUNS_AT + slot * _RUN_SIZE,
             _RUNNING,
             _KINDS.index(run.executor.kind),
-            is_reachable(run.handler),
+            self.hooks.are_reachable and is_reachable(run.handler.function),
             threading.get_native_id(),
             now,
             now + run.time_limit,

@@ -12,6 +12,7 @@ from qo.errors import StorageError
 from qo.ids import random_fraction
 from qo.model import Change, Status, Task
 from qo.transitions import Settlement, Transitions
+from qo.worker.callbacks import CallbackThread
 from qo.worker.registration import Registration
 from qo.worker.run import Run, RunOutcome, settlement
 from qo.worker.run_table import LeasedRuns
@@ -32,11 +33,12 @@ class Settler:
         *,
         ahead: Callable[[], int],  # how many tasks the worker prefetches
         transitions: Transitions,
+        callbacks: CallbackThread,
         clock: Clock,
     ) -> None:
         self._engine, self._leased_runs = engine, leased_runs
         self._registration, self._settled = registration, settled
-        self._ahead, self._transitions, self._clock = ahead, transitions, clock
+        self._ahead, self._transitions, self._callbacks, self._clock = ahead, transitions, callbacks, clock
         self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
@@ -100,6 +102,9 @@ class Settler:
                 self._registration.failed += 1
             settled.append(Settlement(run.task, change, change.started_at or run.started_at, run.ran))
         self._transitions.settled_all(settled)
+        if self._callbacks.is_used:
+            for settlement_ in settled:
+                self._callbacks.settled(settlement_)
         self._settled([run for run, _ in reports])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:

@@ -49,6 +49,7 @@ class StartQueue:
         self._closed = False
         # Called from any thread when `needs_claim` becomes true.
         self.on_claim_needed: Callable[[], None] = lambda: None
+        self.on_started: Callable[[Run], None] = lambda _: None  # called from any thread right before a handler
 
     # --- for the worker
 
@@ -196,6 +197,7 @@ class StartQueue:
         if self._table is not None:
             self._table.start(run, now)
         log_started(run.task)
+        self.on_started(run)
         return True
 
     def refuse(self, run: Run) -> None:

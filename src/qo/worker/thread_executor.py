@@ -7,10 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from typing import Any
 
 from qo import tracing
 from qo.clock import Clock, boot_clock
+from qo.codec import plain_task
+from qo.hooks import Hooks, WorkerContext, call_through, working
 from qo.tasks import Executor, running
+from qo.worker.attempt_loop import AttemptLoop
 from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, encode_result
 from qo.worker.start_queue import StartQueue
 
@@ -26,8 +30,17 @@ class ThreadExecutor:
 
     kind = Executor.THREAD
 
-    def __init__(self, queue: StartQueue, *, result_limit: Callable[[], int], clock: Clock = boot_clock) -> None:
+    def __init__(
+        self,
+        queue: StartQueue,
+        *,
+        result_limit: Callable[[], int],
+        hooks: Hooks,
+        worker: Callable[[], WorkerContext],
+        clock: Clock = boot_clock,
+    ) -> None:
         self._queue, self._limit, self._clock = queue, result_limit, clock
+        self._hooks, self._worker = hooks, worker
         self._handed: deque[Run] = deque()  # runs for idle threads
         self._wake = threading.Condition(threading.Lock())
         self._idle = 0
@@ -123,18 +136,32 @@ class ThreadExecutor:
             return not run.abandoned
 
     def _open_state(self) -> object:
-        """Create the state of a new thread; a thread of this executor has none."""
-        return None
+        """Create the state of a new thread."""
+        return AttemptLoop()
 
-    def _close_state(self, state: object) -> None: ...
+    def _close_state(self, state: object) -> None:
+        if isinstance(state, AttemptLoop):
+            state.close()
 
-    def _call(self, run: Run, state: object) -> RunOutcome:  # noqa: ARG002 - for executors whose threads have state
+    def _call(self, run: Run, state: object) -> RunOutcome:
         context = copy_context()
         context.run(running.set, run.task)
+        context.run(working.set, self._worker())
         if not self._queue.begin(run):
             return RunOutcome()
+        if self._hooks.middleware and isinstance(state, AttemptLoop):
+            run.loop = state
+            return encode_result(state.run(self._call_through(run), context), self._limit())
         args, kwargs = run.handler.arguments.decode(run.task.payload)
         return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit())
+
+    async def _call_through(self, run: Run) -> Any:
+        async def call() -> Any:
+            args, kwargs = run.handler.arguments.decode(run.task.payload)
+            return run.handler.function(*args, **kwargs)
+
+        with tracing.running(run.task):
+            return await call_through(self._hooks.middleware, plain_task(run.task), call)
 
     def cancel(self, run: Run) -> None:
         """Raise TimedOut in the run's thread. It takes effect after a blocking C call has returned."""
@@ -142,6 +169,8 @@ class ThreadExecutor:
             if run in self._live and isinstance(run.handle, int):
                 run.exception_pending = True
                 _raise_in_thread(run.handle, TimedOut)
+                if run.loop is not None:
+                    run.loop.wake()
 
     def abandon(self, run: Run) -> None:
         """Stop waiting for the run's handler and release its slot. Its thread ends when the handler returns."""
@@ -160,6 +189,9 @@ class ThreadExecutor:
         self._closed = True
         with self._wake:
             self._wake.notify_all()
+
+    def join(self, timeout: float) -> None:
+        """Threads are not waited for: their handlers may run on, and idle threads have nothing left to do."""
 
 
 def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:

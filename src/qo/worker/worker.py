@@ -6,11 +6,7 @@ the controls and the registration. `shutdown.py` ends it.
 
 import asyncio
 import contextlib
-import faulthandler
 import logging
-import os
-import sys
-import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -21,14 +17,15 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting
 from qo.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
+from qo.worker.callbacks import CallbackThread
 from qo.worker.claim_loop import ClaimLoop, DrainCheck
 from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.declared_schedules import DeclaredSchedules
 from qo.worker.executors import Executors, WorkerCancelled
 from qo.worker.lease_keeper import LeaseKeeper
-from qo.worker.process_executor import check_reachable
-from qo.worker.process_exit import BROKEN, EXIT_STUCK, confined, end_process
+from qo.worker.process_executor import check_hooks, check_reachable
+from qo.worker.process_exit import confined
 from qo.worker.registration import Registration
 from qo.worker.run_table import LeasedRuns, RunTable
 from qo.worker.settings import WorkerSettings
@@ -39,8 +36,7 @@ from qo.worker.unknown_types import UnknownTypes
 
 log = logging.getLogger("qo.worker")
 
-_LOOP_HEARTBEAT_INTERVAL = 0.5  # seconds, in the event loop
-_HEARTBEAT_INTERVAL = 0.25  # seconds, in the thread of `WorkerHeartbeat`
+_HEARTBEAT_INTERVAL = 0.5  # seconds, in the event loop
 _LAST_CLAIM_TIMEOUT = 2.0  # seconds for a claim in progress when the worker is stopped
 _CANCEL_TIMEOUT = 0.5  # seconds for cancelled background tasks to end
 
@@ -74,11 +70,21 @@ class Worker:
         self.alive_at = clock()  # updated by the worker's event loop; the watchdog checks it
 
         self._leased_runs = LeasedRuns(table)
-        self._executors = Executors(settings, result_limit=lambda: client.payload_limit, clock=clock, table=table)
         self._store_time = StoreTime(engine, wall_clock)
         self._registration = Registration(engine, settings, tuple(self._handlers), self._store_time)
+        self._executors = Executors(
+            settings,
+            result_limit=lambda: client.payload_limit,
+            hooks=registry.hooks,
+            worker_id=self.id,
+            clock=clock,
+            table=table,
+        )
+        self._callbacks = CallbackThread(registry.hooks, self._executors.worker_context, clock=clock)
+        self._is_open = False
         self._scope = ClaimScope(engine, self._handlers, settings, worker_id=self.id, clock=clock)
         queue = self._executors.queue
+        queue.on_started = self._callbacks.started
         self._plan = ClaimPlan(self._scope, self._leased_runs, queue, settings, worker_id=self.id, clock=clock)
         self._signal = StopSignal(self._plan.changed)
         self._calls = StoreCalls(lambda: self._signal.is_stopping)
@@ -89,6 +95,7 @@ class Worker:
             self._plan.settled,
             ahead=self._plan.prefetch.ahead,
             transitions=transitions,
+            callbacks=self._callbacks,
             clock=clock,
         )
         self._lease_keeper = LeaseKeeper(
@@ -192,15 +199,30 @@ class Worker:
         self._scope.refresh()
         self._plan.changed.set()
 
+    async def open(self) -> None:
+        """Enter the lifespan of the app. `run` does it too. Raises LifespanFailed."""
+        if self._is_open:
+            return
+        self._is_open = True
+        try:
+            with confined():
+                await self._signal.limit(self._executors.open(), 0.0)
+        except BaseException:
+            await self._executors.close()
+            raise
+
     async def run(self) -> None:
         """Work until stopped.
 
-        Raises WorkerStuck if the worker cannot continue, and NewerFormat if the store's format is newer than this
-        version of qo reads.
+        Raises WorkerStuck if the worker cannot continue, LifespanFailed if the lifespan of the app cannot be entered,
+        and NewerFormat if the store's format is newer than this version of qo reads.
         """
+        await self.open()
         try:
             with self._controls.listening(), confined():
+                self._callbacks.worker("worker_started")
                 await self._work()
+                await self._callbacks.finish()
         finally:
             await self._executors.close()
 
@@ -219,9 +241,11 @@ class Worker:
             self._controls.read_regularly(),
             self._unknown_types.check_regularly(self._controls, self._calls),
             self._declared_schedules.declare_regularly(self._calls, self._announce),
+            self._callbacks.watch(),
         )
         async with background as failed:
             await _unless_failed(self._signal.limit(self._claim_loop.run(), _LAST_CLAIM_TIMEOUT), failed)
+            self._callbacks.worker("worker_stopping")
             await _unless_failed(self._shutdown.finish(), failed)
 
     async def _announce_regularly(self) -> None:
@@ -243,7 +267,7 @@ class Worker:
     async def _heartbeat(self) -> None:
         while True:
             self.alive_at = self._clock()
-            await asyncio.sleep(_LOOP_HEARTBEAT_INTERVAL)
+            await asyncio.sleep(_HEARTBEAT_INTERVAL)
 
 
 def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
@@ -256,6 +280,7 @@ def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler
     for handler in handlers.values():
         if handler.options.executor is Executor.PROCESS:
             check_reachable(handler)
+            check_hooks(registry.hooks)
     return handlers
 
 
@@ -287,51 +312,3 @@ async def _unless_failed(main: Coroutine[Any, Any, None], background: list[async
             raise WorkerCancelled("a background task of the worker was cancelled; restart the worker")
         if task.done():
             task.result()
-
-
-class WorkerHeartbeat:
-    """Records in the run table when this thread and the worker's event loop last ran."""
-
-    def __init__(self, worker: Worker, table: RunTable, *, clock: Clock = boot_clock) -> None:
-        self._worker, self._table, self._clock = worker, table, clock
-        self._over = threading.Event()
-        self._pipe = os.pipe()  # detects a handler that closes all file descriptors
-        self._inode = os.fstat(self._pipe[0]).st_ino
-        table.begin(clock())
-        threading.Thread(target=self._beat, name="qo-heartbeat", daemon=True).start()
-
-    def _beat(self) -> None:
-        while not self._over.wait(_HEARTBEAT_INTERVAL):
-            if not self._has_descriptors():
-                end_process(BROKEN)  # the store's connections are closed too, or their descriptors are reused
-            self._table.beat(self._clock(), self._worker.alive_at)
-
-    def _has_descriptors(self) -> bool:
-        try:
-            return os.fstat(self._pipe[0]).st_ino == self._inode
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        """Stop the heartbeat, because the worker has ended and the process has not."""
-        self._over.set()
-
-
-class Watchdog:
-    """Ends the process when the worker's event loop is blocked. A process that hangs would not be restarted."""
-
-    def __init__(self, worker: Worker, *, after: float, clock: Clock = boot_clock) -> None:
-        self._worker, self._after, self._clock = worker, after, clock
-        self._over = threading.Event()
-        threading.Thread(target=self._watch, name="qo-watchdog", daemon=True).start()
-
-    def _watch(self) -> None:
-        while not self._over.wait(min(1.0, self._after / 4)):
-            silent = self._clock() - self._worker.alive_at
-            if silent > self._after:
-                log.critical("the worker's event loop has been blocked for %.0f s: exit code %d", silent, EXIT_STUCK)
-                faulthandler.dump_traceback(sys.__stderr__ or 2)
-                os._exit(EXIT_STUCK)
-
-    def stop(self) -> None:
-        self._over.set()

@@ -1,0 +1,177 @@
+"""The child processes of the process executor: what they are told, and how they run a handler."""
+
+import asyncio
+import importlib
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import cache
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from qo import destinations, tracing
+from qo.codec import plain_task
+from qo.errors import QoError
+from qo.hooks import WorkerContext, call_through, working
+from qo.model import Task
+from qo.tasks import STYLES, Arguments, Handler, running
+from qo.worker.attempt_loop import AttemptLoop
+from qo.worker.lifespan import LifespanThread
+from qo.worker.run import RunOutcome, encode_result, outcome_of
+
+CHILD = "qo-child"
+
+
+class ChildSetup(Struct, frozen=True, kw_only=True):
+    """What a child knows from its start."""
+
+    parent: int  # process id
+    worker_id: str
+    redirect: destinations.Redirect
+    lifespan: tuple[str, str] | None = None  # module and qualified name
+
+
+class LifespanReport(Struct, frozen=True, kw_only=True):
+    """The first message of a child with a lifespan."""
+
+    error: str = ""  # why it could not be entered
+
+
+class ChildRequest(Struct, frozen=True, kw_only=True):
+    """A task for a child to run, and where the child finds the handler and the middleware."""
+
+    task: Task
+    module: str
+    name: str
+    style: str  # of the handler's arguments
+    result_limit: int
+    middleware: list[tuple[str, str]] = []
+
+
+def name_of(function: Callable[..., Any]) -> tuple[str, str]:
+    """Where a child finds the function: its module and its qualified name."""
+    return function.__module__, function.__qualname__
+
+
+def in_child() -> bool:
+    """Whether this process is a child; also true while it imports the main module, before `child_main` is called."""
+    return multiprocessing.current_process().name == CHILD
+
+
+def child_main(connection: Connection, setup_data: bytes) -> None:
+    """Run requests until the parent closes the pipe."""
+    setup = msgspec.msgpack.decode(setup_data, type=ChildSetup)
+    destinations.adopt(setup.redirect)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _die_with_parent(setup.parent)
+    pid = os.getpid()
+    handlers = ChildHandlers(setup.worker_id)
+    if setup.lifespan is not None:
+        error = handlers.enter(*setup.lifespan)
+        connection.send_bytes(msgspec.msgpack.encode(LifespanReport(error=error)))
+    while True:
+        try:
+            request = msgspec.msgpack.decode(connection.recv_bytes(), type=ChildRequest)
+        except (EOFError, OSError):
+            break
+        outcome = handlers.execute(request)
+        if os.getpid() != pid:
+            os._exit(0)  # the handler forked and this is the fork
+        connection.send_bytes(msgspec.msgpack.encode(outcome))
+    handlers.leave()
+
+
+class ChildHandlers:
+    """Runs the handlers of one child: plain ones in its main thread, async ones on the lifespan's event loop."""
+
+    def __init__(self, worker_id: str) -> None:
+        self._context = WorkerContext(worker_id)
+        self._lifespan: LifespanThread | None = None
+        self._attempt_loop = AttemptLoop()
+
+    def enter(self, module: str, name: str) -> str:
+        """Enter the lifespan; returns why it failed."""
+        try:
+            self._lifespan = LifespanThread(find(module, name), self._context.id)
+            self._context = self._lifespan.enter()
+        except QoError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - the parent logs it
+            return f"{name} cannot be imported: {type(error).__name__}: {error}"
+        return ""
+
+    def leave(self) -> None:
+        if self._lifespan is not None:
+            self._lifespan.leave()
+
+    def execute(self, request: ChildRequest) -> RunOutcome:
+        context = copy_context()
+        context.run(running.set, request.task)
+        context.run(working.set, self._context)
+        try:
+            return encode_result(context.run(self._call, request), request.result_limit)
+        except BaseException as error:  # noqa: BLE001 - the parent gets the outcome, then the store
+            return outcome_of(error)
+
+    def _call(self, request: ChildRequest) -> Any:
+        function, arguments = _find_handler(request.module, request.name, request.style)
+        with tracing.running(request.task):
+            if not request.middleware:
+                args, kwargs = arguments.decode(request.task.payload)
+                result = function(*args, **kwargs)
+                return self._await(result) if inspect.iscoroutine(result) else result
+            work = _call_through(request, function, arguments)
+            if inspect.iscoroutinefunction(function):
+                return self._await(work)
+            return self._attempt_loop.run(work, copy_context())
+
+    def _await(self, work: Any) -> Any:
+        """Run a coroutine on the lifespan's event loop, or on a new one."""
+        if self._lifespan is None:
+            return asyncio.run(work)
+        return self._context.run(work)
+
+
+async def _call_through(request: ChildRequest, function: Callable[..., Any], arguments: Arguments) -> Any:
+    async def call() -> Any:
+        args, kwargs = arguments.decode(request.task.payload)
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    middleware = tuple(find(module, name) for module, name in request.middleware)
+    return await call_through(middleware, plain_task(request.task), call)
+
+
+@cache
+def find(module: str, name: str) -> Any:
+    """The object with this module and qualified name."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@cache
+def _find_handler(module: str, name: str, style: str) -> tuple[Callable[..., Any], Arguments]:
+    """The handler function with the module and name that the parent's registry has, and its arguments."""
+    found = find(module, name)
+    handler = getattr(found, "handler", None)
+    function = handler.function if isinstance(handler, Handler) else found
+    return function, STYLES[style](function)
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - only needed here
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)  # the parent died before prctl was called

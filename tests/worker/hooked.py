@@ -1,0 +1,90 @@
+"""Hooks at the top of a module, where a child process can find them; the bad ones are bad on purpose."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from qo.hooks import CallNext, current_worker
+from qo.model import Task
+
+never = threading.Event()
+seen: ContextVar[str] = ContextVar("seen", default="nothing")
+
+
+class Pool:
+    """Stands for an async pool: it works only on the event loop that opened it."""
+
+    def __init__(self) -> None:
+        self.loop, self.is_open = asyncio.get_running_loop(), True
+
+    async def fetch(self) -> int:
+        assert self.is_open
+        assert asyncio.get_running_loop() is self.loop
+        await asyncio.sleep(0)
+        return os.getpid()
+
+
+def _record(event: str) -> None:
+    if path := os.environ.get("QO_TEST_RECORD"):
+        with Path(path).open("a") as file:
+            file.write(f"{event} {os.getpid()}\n")
+
+
+async def pool() -> AsyncIterator[Pool]:
+    opened = Pool()
+    yield opened
+    opened.is_open = False
+    _record("closed")
+
+
+async def tags(task: Task, call_next: CallNext) -> Any:
+    seen.set(f"{task.type} {task.attempt}")
+    return {"result": await call_next()}
+
+
+async def fetches(_task: Task, call_next: CallNext) -> Any:
+    return [await current_worker().arun(current_worker().state.fetch()), await call_next()]
+
+
+async def raises(task: Task, _call_next: CallNext) -> Any:
+    raise ValueError(f"no {task.type}")
+
+
+async def exits(_task: Task, _call_next: CallNext) -> Any:
+    sys.exit(3)
+
+
+async def exits_at_once(_task: Task, _call_next: CallNext) -> Any:
+    os._exit(4)
+
+
+async def hangs(_task: Task, _call_next: CallNext) -> Any:
+    await asyncio.Event().wait()
+
+
+def tagged() -> str:
+    return seen.get()
+
+
+async def atagged() -> str:
+    await asyncio.sleep(0)
+    return seen.get()
+
+
+def fetch() -> int:
+    pool: Pool = current_worker().state
+    return current_worker().run(pool.fetch())
+
+
+async def afetch() -> int:
+    fetched: int = await current_worker().state.fetch()
+    return fetched
+
+
+def bad() -> None:
+    raise ValueError("bad")
