@@ -47,6 +47,7 @@ class Executors:
         self._settings, self._limit, self._clock = settings, result_limit, clock
         self._hooks, self._worker_id = hooks, worker_id
         self._context = WorkerContext(worker_id)
+        hooks.is_in_use = True
         if table is not None:
             table.hooks = hooks
         self.queue = StartQueue(settings.concurrency, clock=clock, table=table)
@@ -56,7 +57,6 @@ class Executors:
 
     async def open(self) -> None:
         """Enter the lifespan, if the app has one. Raises LifespanFailed."""
-        self._hooks.is_in_use = True
         if self._hooks.lifespan is None:
             return
         executor = self._get(Executor.ASYNC)
