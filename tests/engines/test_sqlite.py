@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.engines.sqlite import SqliteEngine
-from qo.engines.sqlite.address import path_of
+from qo.engines.sqlite.file import path_of
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Filter, Status, after_error, complete
 from qo.testing import EngineContract, ManualClock

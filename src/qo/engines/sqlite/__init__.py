@@ -2,7 +2,6 @@
 
 from qo.engines.sqlite.doctor import examine
 from qo.engines.sqlite.engine import SqliteEngine, from_url
-from qo.engines.sqlite.file import is_missing
-from qo.engines.sqlite.schema import schema_of
+from qo.engines.sqlite.file import is_missing, schema_of
 
 __all__ = ["SqliteEngine", "examine", "from_url", "is_missing", "schema_of"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.file import check_file, connect
+from qo.engines.sqlite.file import check_file, connect, path_of
 from qo.errors import StorageError
 from qo.findings import Finding
 from qo.sqlite_tables.driver_errors import to_qo_error

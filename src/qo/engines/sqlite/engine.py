@@ -16,10 +16,9 @@ import apsw
 from qo.clock import Clock, system_clock
 from qo.damage import DamageLog
 from qo.engine import Engine
-from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.connection_thread import ConnectionCall, ConnectionThread, DirectCall
 from qo.engines.sqlite.direct_connection import DirectConnection
-from qo.engines.sqlite.file import check_file, connect, open_log, prepare
+from qo.engines.sqlite.file import check_file, connect, open_log, path_of, prepare
 from qo.engines.sqlite.file_locks import FileLocks, WriteSteps, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import FileWatch

@@ -1,20 +1,23 @@
-"""The database file: checked before SQLite opens it, then opened with the settings this engine needs."""
+"""The database file: its path in a URL, checks before SQLite opens it, and the settings that this engine needs."""
 
+import asyncio
 import contextlib
 import os
 import stat
 import time
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import apsw
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
-from qo.engines.sqlite.address import path_of
-from qo.errors import StorageError
+from qo.errors import InvalidSetting, StorageError
+from qo.formats import Schema
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import HEADER, VERSION, check_header
 from qo.sqlite_tables.schema import check_version, migrate
+from qo.url_secrets import hide_password
 
 _LOCK_TIMEOUT = 30.0
 _FIRST_DELAY, _MAX_DELAY = 0.0002, 0.005  # between attempts to lock
@@ -24,6 +27,23 @@ _RETRY_DELAY = 0.002
 # 16 MB of write-ahead log; with SQLite's default of 1000, single submits copy each page every 125 commits
 _CHECKPOINT_PAGES = 4000
 _JOURNAL_LIMIT = 64 * 1024 * 1024  # bytes of write-ahead log kept after a burst
+
+_URL_HINT = "write sqlite:///queue.db for a file here, or sqlite:////var/lib/queue.db for a file anywhere"
+
+
+def path_of(url: str) -> Path:
+    """The path in `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises InvalidSetting."""
+    parts = urlsplit(url)
+    name = unquote(parts.path[1:])
+    if parts.query or parts.fragment:
+        raise InvalidSetting(
+            f"{hide_password(url)!r}: sqlite:// has no options; leave out what follows the file's name"
+        )
+    if parts.netloc or not name or name.endswith("/"):
+        raise InvalidSetting(f"{hide_password(url)!r} does not name a file; {_URL_HINT}")
+    if name == ":memory:":
+        raise InvalidSetting(f"{hide_password(url)!r}: for tasks in memory write memory://")
+    return Path(name).absolute()  # resolved now, because the process may change its directory later
 
 
 def check_file(path: Path) -> bool:
@@ -153,3 +173,18 @@ class _BusyHandler:
             self._backoff.reset()
         time.sleep(self._backoff.next())
         return boot_clock() - self._since < _LOCK_TIMEOUT
+
+
+async def schema_of(url: str) -> Schema:
+    """The version of the schema, read without changing the file."""
+    return await asyncio.to_thread(_read_schema, path_of(url))
+
+
+def _read_schema(path: Path) -> Schema:
+    if not check_file(path):
+        return Schema(0, VERSION)
+    try:
+        with contextlib.closing(connect(path, create=False)) as db:
+            return Schema(check_version(db, path), VERSION)
+    except apsw.Error as error:
+        raise to_qo_error(path, error) from error
