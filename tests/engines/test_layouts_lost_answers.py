@@ -16,12 +16,14 @@ from tests.engines.layouts import LAYOUTS, VARIANTS, Layout
 
 TORTURE = int(os.environ.get("QO_TORTURE", "1"))
 HISTORIES = int(os.environ.get("QO_HISTORIES") or 10 * TORTURE)  # of each kind: 1,000 take minutes
+# test_log_simulation.py loses responses of a log of several shards.
+EVERY = [name for name in VARIANTS if "QO_TORTURE" in os.environ or name != "log in four shards"]
 _BLOCK = 10
 _BLOCKS = range(0, HISTORIES, _BLOCK)
 THIRD = 1 / 3
 
 
-@pytest.mark.parametrize("layout", VARIANTS)
+@pytest.mark.parametrize("layout", EVERY)
 @pytest.mark.parametrize("first", _BLOCKS)
 def test_every_answer_is_right_while_every_third_response_is_lost(first: int, layout: str) -> None:
     for seed in range(first, first + _BLOCK):

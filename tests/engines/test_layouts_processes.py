@@ -25,8 +25,11 @@ OPTIONS = {
     "sqlite": "layout=sqlite",
     "log": "layout=log",
 }
+SHARDED = "layout=log&shards=4"
 EVERY = bool(os.environ.get("QO_TORTURE"))  # other tests cover the remaining combinations on other buckets
-IN_A_FOLDER = [*OPTIONS.values(), *([f"{OPTIONS['tasks']}&versions=true"] if EVERY else [])]
+IN_A_FOLDER = [*OPTIONS.values(), SHARDED, *([f"{OPTIONS['tasks']}&versions=true"] if EVERY else [])]
+if EVERY:
+    OPTIONS["log in shards"] = SHARDED
 KILLED_ON_SEAWEED = list(OPTIONS) if EVERY else ["tasks"]
 # test_chaos.py kills workers of `tasks` in a folder.
 WORKERS_IN_A_FOLDER = list(OPTIONS) if EVERY else ["one", "sqlite", "log"]

@@ -1,7 +1,8 @@
 """Claims from a log of several shards: from the own shards of the process first, then from those of others.
 
 The tasks of the own shards are leased in the order of all of them. Between the shards of different processes the order
-is only roughly kept: a process looks at one foreign shard a second, and helps if the tasks there wait for longer.
+is only roughly kept: a busy process looks at a foreign shard every two seconds, and helps if the tasks there wait for
+longer.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from qo.engines.replicated_log.shard_owners import ShardOwners
 from qo.engines.replicated_log.shard_writes import write_each
 from qo.model import ClaimRequest, Task, in_order, lane_of
 
-_VISIT_INTERVAL = 1.0  # seconds between looks at foreign shards while the own ones have tasks
+_VISIT_INTERVAL = 2.0  # seconds between looks at foreign shards while the own ones have tasks
 _MAX_LEAD = 5.0  # seconds for which the tasks of a foreign shard may wait longer than the own ones
 _MAX_LEASES = 1_000  # claims of which the shards are remembered
 _MAX_LOOKS = 16  # foreign shards that are read at the same time
@@ -36,6 +37,8 @@ class ShardClaims:
         if request.is_repeat and (leased := await self._leased_under(request.lease_id)):
             return leased
         own = await self._owners.own()
+        if request.limit < 1:
+            return []
         claimed = await self._visit(own, request) or await self._claim_from(own, request)
         return claimed or await self._steal(self._foreign(own), request)
 

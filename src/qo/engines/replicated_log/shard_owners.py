@@ -19,9 +19,10 @@ from qo.ids import new_token
 
 log = logging.getLogger("qo.engines.replicated_log")
 
-PERIOD = 20.0  # seconds between the marks of a process
+PERIOD = 60.0  # seconds between the marks of a process, and between its looks at those of the others
+_FIRST_INTERVAL = 1.0  # seconds between looks after the processes have changed; it doubles
 _LIFETIME = 2  # periods after which a process without a new mark is not alive
-_GARBAGE_AGE = 30  # periods after which any process removes a mark
+_GARBAGE_AGE = 10  # periods after which any process removes a mark
 _MAX_MARKS = 10_000
 _MARK = re.compile(r"([0-9a-f]{8})-([0-9a-f]{32})")
 
@@ -36,12 +37,13 @@ class ShardOwners:
         self._own: Sequence[int] = range(shards)
         self._marked: str | None = None  # the key of the last mark
         self._looked_at: float | None = None
+        self._interval = _FIRST_INTERVAL
         self._looking: asyncio.Task[None] | None = None
 
     async def own(self) -> Sequence[int]:
         """The shards from which this process claims first. Only the first call waits for the store."""
         now = asyncio.get_running_loop().time()
-        if self._looked_at is None or now - self._looked_at >= PERIOD:
+        if self._looked_at is None or now - self._looked_at >= self._interval:
             is_first = self._looked_at is None
             self._looked_at = now
             self._looking = asyncio.create_task(self._look())
@@ -61,7 +63,8 @@ class ShardOwners:
     async def _look(self) -> None:
         period = int(self._bucket.now() // PERIOD)
         try:
-            _, marks = await asyncio.gather(self._mark(period), self._marks())
+            await self._mark(period)  # first: of two processes that start together, one at least finds the other
+            marks = await self._marks()
         except StorageError as error:  # the role may not allow it; the next look is soon
             log.debug("the owners of shards are not known: %s", error)
             return
@@ -89,8 +92,9 @@ class ShardOwners:
         return marks
 
     def _use(self, members: Collection[str]) -> None:
+        self._interval = min(2 * self._interval, PERIOD)
         if self._members != frozenset(members):
-            self._members = frozenset(members)
+            self._members, self._interval = frozenset(members), _FIRST_INTERVAL
             self._own = owned_shards(self.process, self._members, self._shards)
 
 
