@@ -6,6 +6,7 @@ because everybody who can write the bucket can write one.
 """
 
 import re
+from functools import cache
 
 import apsw
 import msgspec
@@ -62,9 +63,7 @@ def next_step(version: int) -> SchemaStep | None:
         for name, column in after[table].items()
         if name not in known
     ]
-    return SchemaStep(
-        number=number, since=found.since, qo=found.qo, columns=tuple(columns), tables=_added(before, number)
-    )
+    return SchemaStep(number=number, since=found.since, qo=found.qo, columns=tuple(columns), tables=_added(number))
 
 
 def make_step(db: apsw.Connection, place: str, body: bytes) -> None:
@@ -128,6 +127,7 @@ def _literal(value: StepDefault) -> str:
 _Columns = dict[str, tuple[str, StepDefault]]  # type and default of each column
 
 
+@cache  # making the tables takes milliseconds, and every new log needs them
 def _tables_of(version: int) -> dict[str, _Columns]:
     db = apsw.Connection(":memory:")
     try:
@@ -146,7 +146,9 @@ def _columns(db: apsw.Connection, table: str) -> _Columns:
     return columns
 
 
-def _added(before: dict[str, _Columns], number: int) -> tuple[AddedTable, ...]:
+@cache
+def _added(number: int) -> tuple[AddedTable, ...]:
+    """The tables that the migration to this version adds."""
     db = apsw.Connection(":memory:")
     try:
         migrate(db, "memory", number)
@@ -159,7 +161,7 @@ def _added(before: dict[str, _Columns], number: int) -> tuple[AddedTable, ...]:
                     for (name,) in db.execute("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", (table,))
                 ),
             )
-            for table in sorted(replicated_tables(db) - {*before})
+            for table in sorted(replicated_tables(db) - {*_tables_of(number - 1)})
         )
     finally:
         db.close()
