@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     )
     from qo.codec import decode
     from qo.encryption import Encrypted
+    from qo.explanation import Explanation
     from qo.hooks import TaskEvent, WorkerContext, WorkerEvent, current_worker
-    from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
+    from qo.model import Event, Filter, PendingKind, PromotionTimes, RetryPolicy, Status, Task, cursor
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
     from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
@@ -59,7 +60,8 @@ else:
             "qo.codec": "decode",
             "qo.encryption": "Encrypted",
             "qo.hooks": "TaskEvent WorkerContext WorkerEvent current_worker",
-            "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
+            "qo.explanation": "Explanation",
+            "qo.model": "Event Filter PendingKind PromotionTimes RetryPolicy Status Task cursor",
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
             "qo.sync": "SyncTaskHandle",
@@ -79,6 +81,7 @@ __all__ = [
     "Encrypted",
     "EncryptedValue",
     "Event",
+    "Explanation",
     "Fail",
     "Filter",
     "GCSStorage",
@@ -91,6 +94,7 @@ __all__ = [
     "NewerFormat",
     "ObjectStorage",
     "OutcomeUnknown",
+    "PendingKind",
     "Producer",
     "PromotionTimes",
     "QoError",

@@ -275,12 +275,36 @@ class App(HookDecorators):
     async def acancel(self, task_id: str) -> None:
         await self._background.acall_client(lambda client: client.cancel(task_id))
 
-    def replay(self, task_id: str) -> None:
-        """Run a failed, cancelled or archived task again. Raises WrongStatus for other tasks."""
-        self._background.call_client(lambda client: client.replay(task_id))
+    def replay(self, task_id: str, *, completed: bool = False) -> None:
+        """Run a failed, cancelled or archived task again, with `completed` also a completed one.
 
-    async def areplay(self, task_id: str) -> None:
-        await self._background.acall_client(lambda client: client.replay(task_id))
+        Raises WrongStatus for other tasks.
+        """
+        self._background.call_client(lambda client: client.replay(task_id, completed=completed))
+
+    async def areplay(self, task_id: str, *, completed: bool = False) -> None:
+        await self._background.acall_client(lambda client: client.replay(task_id, completed=completed))
+
+    def run_now(self, task_id: str) -> None:
+        """Make a task due that is scheduled for later or waits for its retry. Raises WrongStatus for other tasks."""
+        self._background.call_client(lambda client: client.run_now(task_id))
+
+    async def arun_now(self, task_id: str) -> None:
+        await self._background.acall_client(lambda client: client.run_now(task_id))
+
+    def reschedule(self, task_id: str, run_at: datetime | float) -> None:
+        """Let a pending task become due at another instant. Raises WrongStatus for other tasks."""
+        self._background.call_client(lambda client: client.reschedule(task_id, run_at))
+
+    async def areschedule(self, task_id: str, run_at: datetime | float) -> None:
+        await self._background.acall_client(lambda client: client.reschedule(task_id, run_at))
+
+    def set_priority(self, task_id: str, priority: Priority) -> None:
+        """Move a pending task to another priority. Raises WrongStatus for other tasks."""
+        self._background.call_client(lambda client: client.set_priority(task_id, priority))
+
+    async def aset_priority(self, task_id: str, priority: Priority) -> None:
+        await self._background.acall_client(lambda client: client.set_priority(task_id, priority))
 
     def test_mode(self, *, now: datetime | float | None = None) -> AbstractContextManager["AppTester"]:
         """Keep the tasks of this app in memory, and run them when a test asks for it (docs/testing.md).

@@ -6,11 +6,12 @@ with qo.sync.connect("sqlite:///qo.db") as client:
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 
 from qo.background import BackgroundClient
-from qo.client import Client, QueueState, Seconds, Settings, TaskHandle, TaskOptions
+from qo.client import Client, Priority, QueueState, Seconds, Settings, TaskHandle, TaskOptions
 from qo.client import connect as connect_client
 from qo.client.handles import DEQUEUE_LEASE
 from qo.codec import decode_value, encode_value
@@ -18,8 +19,10 @@ from qo.controls import ControlsClient
 from qo.encryption import Encrypted
 from qo.engine import Engine
 from qo.errors import InvalidSetting
+from qo.explanation import Explanation
 from qo.model import Change, Event, Filter, NewTask, Status, Task
 from qo.notes import Controls, WorkerNote
+from qo.pending_counts import PendingCounts
 from qo.stats import Interval
 from qo.storages import ObjectStorage
 from qo.sync_schedules import SyncSchedules
@@ -69,6 +72,34 @@ class SyncTaskHandle(Generic[R]):
 
     async def acancel(self) -> None:
         await self._background.acall_client(lambda client: client.cancel(self.id))
+
+    def run_now(self) -> None:
+        """Make the task due. Raises WrongStatus unless it is scheduled for later or waits for its retry."""
+        self._background.call_client(lambda client: client.run_now(self.id))
+
+    async def arun_now(self) -> None:
+        await self._background.acall_client(lambda client: client.run_now(self.id))
+
+    def reschedule(self, run_at: datetime | float) -> None:
+        """Let the task become due at another instant. Raises WrongStatus unless it is pending."""
+        self._background.call_client(lambda client: client.reschedule(self.id, run_at))
+
+    async def areschedule(self, run_at: datetime | float) -> None:
+        await self._background.acall_client(lambda client: client.reschedule(self.id, run_at))
+
+    def set_priority(self, priority: Priority) -> None:
+        """Move the task to another priority. Raises WrongStatus unless it is pending."""
+        self._background.call_client(lambda client: client.set_priority(self.id, priority))
+
+    async def aset_priority(self, priority: Priority) -> None:
+        await self._background.acall_client(lambda client: client.set_priority(self.id, priority))
+
+    def explain(self) -> Explanation:
+        """Why the task waits."""
+        return self._background.call_client(lambda client: client.explain(self.id))
+
+    async def aexplain(self) -> Explanation:
+        return await self._background.acall_client(lambda client: client.explain(self.id))
 
     def result(self, timeout: Seconds | None = None) -> R:
         """Wait for the task to finish and return its result. Raises TaskFailed or ResultTimeout."""
@@ -254,6 +285,12 @@ class SyncClient:
     def history(self, task_id: str) -> _Events:
         return self._background.call_client(lambda client: client.history(task_id))
 
+    def explain(self, task_id: str) -> Explanation:
+        return self._background.call_client(lambda client: client.explain(task_id))
+
+    def pending(self) -> PendingCounts:
+        return self._background.call_client(lambda client: client.pending())
+
     def stats(self) -> dict[str, Any]:
         return self._background.call_client(lambda client: client.stats())
 
@@ -312,14 +349,29 @@ class SyncClient:
     def cancel(self, task_id: str) -> None:
         self._background.call_client(lambda client: client.cancel(task_id))
 
-    def replay(self, task_id: str) -> None:
-        self._background.call_client(lambda client: client.replay(task_id))
+    def replay(self, task_id: str, *, completed: bool = False) -> None:
+        self._background.call_client(lambda client: client.replay(task_id, completed=completed))
+
+    def run_now(self, task_id: str) -> None:
+        self._background.call_client(lambda client: client.run_now(task_id))
+
+    def reschedule(self, task_id: str, run_at: datetime | float) -> None:
+        self._background.call_client(lambda client: client.reschedule(task_id, run_at))
+
+    def reschedule_change(self, run_at: datetime | float) -> Callable[[str], Change]:
+        return self._client.reschedule_change(run_at)
+
+    def set_priority(self, task_id: str, priority: Priority) -> None:
+        self._background.call_client(lambda client: client.set_priority(task_id, priority))
+
+    def priority_change(self, priority: Priority) -> Callable[[str], Change]:
+        return self._client.priority_change(priority)
 
     def archive(self, task_id: str) -> None:
         self._background.call_client(lambda client: client.archive(task_id))
 
-    def delete(self, task_id: str) -> None:
-        self._background.call_client(lambda client: client.delete(task_id))
+    def delete(self, task_id: str, *, cancel: bool = False) -> None:
+        self._background.call_client(lambda client: client.delete(task_id, cancel=cancel))
 
     def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
         return self._background.call_client(lambda client: client.change_all(where, how))
@@ -327,8 +379,8 @@ class SyncClient:
     def apply(self, changes: Sequence[Change]) -> _Answers:
         return self._background.call_client(lambda client: client.apply(changes))
 
-    def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
-        return self._background.call_client(lambda client: client.delete_all(where, progress=progress))
+    def delete_all(self, where: Filter, *, cancel: bool = False, progress: Callable[[int], None] | None = None) -> int:
+        return self._background.call_client(lambda client: client.delete_all(where, cancel=cancel, progress=progress))
 
 
 def connect(

@@ -25,7 +25,7 @@ FIELDS = [
     "id", "queue", "type", "status", "payload", "result", "error", "failure_kind", "archived_from", "priority",
     "effective_priority", "needs", "timeout", "max_retries", "retry", "attempt", "failures", "available_at",
     "lease_expires_at", "worker_id", "created_at", "updated_at", "started_at", "completed_at", "idempotency_key",
-    "trace_id", "run_at", "version", "unhandled",
+    "trace_id", "run_at", "batch", "progress", "progress_text", "version", "unhandled",
 ]  # fmt: skip
 READERS = (
     ["status", NOWHERE], ["history", NOWHERE], ["list"], ["stats"], ["workers"], ["top", "--once"], ["pause"],

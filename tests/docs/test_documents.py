@@ -62,6 +62,18 @@ def test_the_hooks_are_true(desk: Path) -> None:
             assert printed == ["broken failed after 1 attempt: ValueError: broken", "double took 0.0 s", "pool closed"]
 
 
+def test_the_page_about_operations_is_true(desk: Path) -> None:
+    for kind, code in blocks("docs/operations.md"):
+        if kind == "python":
+            (desk / "snippet.py").write_text(code)
+            lines = [f"{sys.executable} snippet.py"]
+        else:
+            lines = [line.removeprefix("$ ") for line in code.splitlines()]
+        for line in lines:
+            ended = run(["bash", "-c", line], desk)
+            assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+
+
 def test_the_storages_are_true(desk: Path) -> None:
     snippets = [code for kind, code in blocks("docs/storage.md") if kind == "python"]
     assert len(snippets) == 3

@@ -20,6 +20,7 @@ from qo.model import (
     reschedule,
     run_now,
     set_priority,
+    statuses_and_kinds,
 )
 from tests.model.samples import ID, NOW, pending, running
 
@@ -82,3 +83,12 @@ def test_a_pending_task_is_ready_scheduled_or_retrying() -> None:
 def test_a_filter_by_kind_concerns_only_pending_tasks() -> None:
     where = Filter(pending=(PendingKind.SCHEDULED,))
     assert [where.matches(task, NOW) for task in (pending(), pending(delay=9.0), running())] == [False, True, True]
+
+
+def test_names_of_statuses_and_kinds_become_a_filter() -> None:
+    assert statuses_and_kinds([]) == ((), ())
+    assert statuses_and_kinds(["failed"]) == ((Status.FAILED,), ())
+    assert statuses_and_kinds(["failed", "retrying"]) == ((Status.PENDING, Status.FAILED), (PendingKind.RETRYING,))
+    assert statuses_and_kinds(["pending", "retrying"]) == ((Status.PENDING,), ())
+    with pytest.raises(ValueError, match="late"):
+        statuses_and_kinds(["late"])

@@ -96,3 +96,16 @@ async def test_a_drain_ends_before_a_pause_and_says_what_is_left(
     tasks = await bench.client.engine.get(ids)
     assert [task.status for task in tasks if task][:3] == [Status.PENDING] * 3
     assert "tasks left in the queue: " in caplog.text and "3 held (" in caplog.text and "paused" in caplog.text
+
+
+@pytest.mark.timeout(60)
+async def test_a_drain_says_which_tasks_are_due_later_and_which_need_another_worker(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.handle(lambda: 1, name="report")
+    await bench.submit("report", delay=3600.0)
+    for _ in range(2):
+        await bench.submit("report", needs=("gpu",))
+    with caplog.at_level(logging.INFO, "qo.worker"):
+        await Worker(bench.client, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
+    assert "2 report (needs gpu)" in caplog.text and "1 report (scheduled, the first at " in caplog.text

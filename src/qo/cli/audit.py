@@ -43,8 +43,8 @@ _ACTORS = {"token": "cyan", "cli": "green", "page": "magenta", "user": "blue", "
 @option("--task", "task", metavar="ID", help="Only actions that name this task.")
 @option("--limit", type=click.IntRange(1, _MAX_LIMIT), default=50, help="Maximum number of records.")
 def command(call: Invocation, **given: Any) -> None:
-    """Show who changed what in this store, newest first: replay, cancel, archive, delete, pause, resume, limit, drain,
-    tokens created and revoked, and more.
+    """Show who changed what in this store, newest first: replay, run-now, reschedule, priority, cancel, archive,
+    delete, pause, resume, limit, drain, tokens created and revoked, and more.
 
     Records are kept for 90 days, up to 1,000 per day and 10,000 in total. Reading and submitting tasks and running
     workers are not recorded. A `?` after the kind of actor marks records that every role of a bucket could have

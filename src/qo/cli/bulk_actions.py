@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -12,10 +13,11 @@ from qo.cli.audit import audited, names_in_words
 from qo.cli.context import DURATION, TYPES, Invocation, Names, common, examples, flatten, option, unique
 from qo.cli.exit_codes import Exit, code_of
 from qo.cli.output import plural, print_error
+from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, QoError
-from qo.model import FINISHED, STATUSES, UNFINISHED, Filter, Guard, Status, check_id
+from qo.model import FINISHED, STATUSES, UNFINISHED, Filter, Guard, PendingKind, Status, statuses_and_kinds
 
 _PAGE_SIZE = 500  # tasks changed by one call of the store
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,10 +33,21 @@ class BulkAction(NamedTuple):
     change_one: ChangeOne
     change_many: ChangeMany
     age: str = "finished"  # the instant that --older-than refers to: "finished" or "created"
+    default_kinds: tuple[PendingKind, ...] = ()
+    changes_pending: bool = False  # --status may name kinds of pending tasks
 
 
 async def _replay_many(client: Client, ids: Sequence[str]) -> list[bool]:
     return await client.apply([model.replay(task_id) for task_id in ids])
+
+
+async def _replay_finished_many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.apply([model.replay_finished(task_id) for task_id in ids])
+
+
+async def _cancel_and_delete_many(client: Client, ids: Sequence[str]) -> list[bool]:
+    await client.apply([model.withdraw(task_id) for task_id in ids])
+    return await client.engine.delete(list(ids))
 
 
 async def _cancel_many(client: Client, ids: Sequence[str]) -> list[bool]:
@@ -52,10 +65,25 @@ async def _delete_many(client: Client, ids: Sequence[str]) -> list[bool]:
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 _REPLAY = BulkAction("replay", "replayed", (Status.FAILED,), STATUSES[Guard.REPLAYABLE], Client.replay, _replay_many)
 _CANCEL = BulkAction(
-    "cancel", "cancelled", (Status.PENDING, Status.RUNNING), UNFINISHED, Client.cancel, _cancel_many, age="created"
-)
+    "cancel", "cancelled", (Status.PENDING, Status.RUNNING), UNFINISHED, Client.cancel, _cancel_many, age="created",
+    changes_pending=True,
+)  # fmt: skip
 _ARCHIVE = BulkAction("archive", "archived", _ENDED, STATUSES[Guard.ENDED], Client.archive, _archive_many)
 _DELETE = BulkAction("delete", "deleted", (*_ENDED, Status.ARCHIVED), FINISHED, Client.delete, _delete_many)
+_REPLAY_FINISHED = _REPLAY._replace(
+    default_statuses=(Status.COMPLETED,),
+    allowed_statuses=FINISHED,
+    change_one=partial(Client.replay, completed=True),
+    change_many=_replay_finished_many,
+)
+_CANCEL_AND_DELETE = _DELETE._replace(
+    default_statuses=(Status.PENDING,),
+    allowed_statuses=FINISHED | {Status.PENDING},
+    change_one=partial(Client.delete, cancel=True),
+    change_many=_cancel_and_delete_many,
+    age="created",
+    changes_pending=True,
+)
 
 
 class Selection(NamedTuple):
@@ -70,14 +98,14 @@ class Selection(NamedTuple):
         return bool(self.statuses or self.types or self.queues) or self.older_than is not None
 
 
-def _selection_options(action: BulkAction, default: str) -> Callable[[Function], Function]:
+def selection_options(action: BulkAction, default: str) -> Callable[[Function], Function]:
     """Add the argument and the options that select tasks. `default` names the statuses of a filter without --status."""
 
     def decorate(function: Function) -> Function:
         several = "repeat, or use commas."
         for add in reversed(
             (
-                click.argument("ids", nargs=-1, metavar="[ID]..."),
+                click.argument("ids", nargs=-1, type=TASK_ID, metavar="[ID]..."),
                 option(
                     "--status",
                     "statuses",
@@ -109,48 +137,53 @@ def _examples(name: str, *filters: str) -> str:
     "replay", epilog=_examples("replay", "--status failed --type send_email", "--status failed --older-than 1h --yes")
 )
 @common
-@_selection_options(_REPLAY, "failed")
-def replay(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
+@selection_options(_REPLAY, "failed; with --completed: completed")
+@option("--completed", is_flag=True, help="Also replay completed tasks. They lose their results.")
+def replay(call: Invocation, ids: tuple[str, ...], *, completed: bool, **options: Any) -> int:
     """Make tasks pending again and reset their failures.
 
-    Applies to failed, cancelled and archived tasks.
+    Applies to failed, cancelled and archived tasks, with --completed also to completed ones.
     """
-    return _change(call, _REPLAY, ids, **options)
+    return change(call, _REPLAY_FINISHED if completed else _REPLAY, ids, **options)
 
 
 @click.command(
     "cancel", epilog=_examples("cancel", "--status pending --queue mail", "--type crawl --older-than 2d --yes")
 )
 @common
-@_selection_options(_CANCEL, "pending and running")
+@selection_options(_CANCEL, "pending and running")
 def cancel(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """Cancel pending and running tasks.
 
     A worker that runs one of them stops it at its next lease renewal.
     """
-    return _change(call, _CANCEL, ids, **options)
+    return change(call, _CANCEL, ids, **options)
 
 
 @click.command("archive", epilog=_examples("archive", "--status completed --older-than 7d --yes"))
 @common
-@_selection_options(_ARCHIVE, "completed, failed and cancelled")
+@selection_options(_ARCHIVE, "completed, failed and cancelled")
 def archive(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """Remove finished tasks from the default listing. They keep their history and can be replayed."""
-    return _change(call, _ARCHIVE, ids, **options)
+    return change(call, _ARCHIVE, ids, **options)
 
 
 @click.command("delete", epilog=_examples("delete", "--status archived --older-than 30d --yes"))
 @common
-@_selection_options(_DELETE, "all finished")
-def delete(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
+@selection_options(_DELETE, "all finished; with --cancel: pending")
+@option(
+    "--cancel", "cancel_first", is_flag=True, help="Cancel pending tasks first, such as those that wait for a retry."
+)
+def delete(call: Invocation, ids: tuple[str, ...], *, cancel_first: bool, **options: Any) -> int:
     """Delete finished tasks and their history. This cannot be undone.
 
-    A damaged task can be deleted by the ID that `qo doctor` shows.
+    With --cancel, pending tasks are cancelled and deleted too: `--cancel --status retrying`. A damaged task can be
+    deleted by the ID that `qo doctor` shows.
     """
-    return _change(call, _DELETE, ids, **options)
+    return change(call, _CANCEL_AND_DELETE if cancel_first else _DELETE, ids, **options)
 
 
-def _change(call: Invocation, action: BulkAction, ids: tuple[str, ...], *, yes: bool, **options: Any) -> int:
+def change(call: Invocation, action: BulkAction, ids: tuple[str, ...], *, yes: bool, **options: Any) -> int:
     selection = Selection(**options)
     if ids and selection:
         raise click.UsageError("Pass task ids or a filter, not both.")
@@ -166,13 +199,12 @@ def _change(call: Invocation, action: BulkAction, ids: tuple[str, ...], *, yes: 
 def _by_id(call: Invocation, action: BulkAction, ids: tuple[str, ...]) -> int:
     done: list[str] = []
     refused: list[tuple[str, QoError]] = []
-    for task_id in ids:
-        check_id(task_id)  # report a mistyped id before anything is changed
 
     async def work(client: Client) -> None:
+        whole = await whole_ids(client, ids)  # reports a mistyped id before anything is changed
         async with audited(client, action.name) as record:
             record.number = 0
-            for task_id in ids:
+            for task_id in whole:
                 try:
                     await action.change_one(client, task_id)
                 except QoError as error:
@@ -235,29 +267,32 @@ def _by_filter(call: Invocation, action: BulkAction, selection: Selection, *, ye
 
 def _filter(action: BulkAction, selection: Selection) -> tuple[Filter, float | None]:
     """The filter, and the latest creation time if --older-than refers to the creation."""
-    statuses = tuple(_status(action, name) for name in selection.statuses) or action.default_statuses
-    where = Filter(statuses=statuses, types=flatten(selection.types), queues=flatten(selection.queues))
+    statuses, kinds = statuses_and_kinds([_status(action, name) for name in selection.statuses])
+    if not statuses:
+        statuses, kinds = action.default_statuses, action.default_kinds
+    where = Filter(statuses=statuses, types=flatten(selection.types), queues=flatten(selection.queues), pending=kinds)
     if selection.older_than is None or action.age == "finished":
         return Filter(**_fields(where), finished_for=selection.older_than), None
     return where, system_clock() - selection.older_than
 
 
 def _in_words(where: Filter, selection: Selection) -> str:
-    words = names_in_words(status=where.statuses, type=where.types, queue=where.queues)
+    words = names_in_words(status=where.statuses, kind=where.pending, type=where.types, queue=where.queues)
     return words if selection.older_than is None else f"{words}, older than {selection.older_than:g} s"
 
 
 def _fields(where: Filter) -> dict[str, Any]:
-    return {"statuses": where.statuses, "types": where.types, "queues": where.queues}
+    return {"statuses": where.statuses, "types": where.types, "queues": where.queues, "pending": where.pending}
 
 
-def _status(action: BulkAction, name: str) -> Status:
-    allowed = ", ".join(sorted(action.allowed_statuses))
-    if name.lower() not in action.allowed_statuses:
+def _status(action: BulkAction, name: str) -> str:
+    names = {*action.allowed_statuses, *(PendingKind if action.changes_pending else ())}
+    allowed = ", ".join(sorted(names))
+    if name.lower() not in names:
         raise click.BadParameter(
             f"{name!r:.80} is not a status that {action.name} applies to; choose from {allowed}.", param_hint="--status"
         )
-    return Status(name.lower())
+    return name.lower()
 
 
 def _confirmed(action: BulkAction, number: int) -> bool:

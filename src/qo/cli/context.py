@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from qo.cli.completion import complete_queues, complete_types
 from qo.cli.output import as_json
 from qo.cli.progress_bar import shown_progress
 from qo.destinations import DEFAULT_URL, default_url
 from qo.errors import InvalidTask, StorageError
-from qo.model import LEVELS, Status, check_name, check_type
+from qo.model import LEVELS, PendingKind, Status, check_name, check_type
 from qo.url_secrets import hide_password
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from rich.console import Console
 
     from qo.client import Client, Settings
 
+
+Complete = Callable[[click.Context, str], "list[CompletionItem]"]
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|[smhdw]?)")
@@ -47,8 +51,14 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 
     name = "names"
 
-    def __init__(self, field: str, check: Callable[[str, str], str] = check_name) -> None:
+    def __init__(
+        self, field: str, check: Callable[[str, str], str] = check_name, complete: Complete | None = None
+    ) -> None:
         self._field, self._check = field, check
+        self._complete = complete or (complete_queues if field == "queue" else None)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":  # noqa: ARG002 - click's signature
+        return self._complete(ctx, incomplete) if self._complete else []
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
@@ -60,7 +70,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
             self.fail(f"{error}.", param, ctx)
 
 
-TYPES = Names("type", check_type)
+TYPES = Names("type", check_type, complete_types)
 
 
 class Shards(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
@@ -82,7 +92,7 @@ class Shards(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
 
 
 DURATION = Duration()
-STATUS = click.Choice([status.value for status in Status], case_sensitive=False)
+STATUS = click.Choice([status.value for status in Status] + [kind.value for kind in PendingKind], case_sensitive=False)
 PRIORITIES = ", ".join(f"{name} = {level}" for name, level in LEVELS.items())
 
 

@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple, Never
 
@@ -26,12 +27,17 @@ COMMANDS = {  # in the order of the help text
     "submit": CommandSpec("submit:command", "Submit one task, or many from a file."),
     "status": CommandSpec("read_tasks:status", "Show the status of tasks."),
     "history": CommandSpec("read_tasks:history", "Show everything that happened to a task."),
-    "list": CommandSpec("read_tasks:list_", "List tasks, newest first."),
+    "list": CommandSpec("list_tasks:list_", "List tasks, newest first."),
     "stats": CommandSpec("stats:command", "Count tasks by status, type and queue."),
     "top": CommandSpec("top:command", "Watch the queue live."),
     "worker": CommandSpec("worker:command", "Run a worker."),
     "workers": CommandSpec("workers:command", "List workers, or ask them to drain."),
     "monitor": CommandSpec("monitor:command", "Recover tasks of dead workers and apply retention."),
+    "explain": CommandSpec("explain:command", "Say why a task waits."),
+    "wait": CommandSpec("wait:command", "Wait until tasks have finished."),
+    "run-now": CommandSpec("operations:run_now", "Run tasks now that are due later."),
+    "reschedule": CommandSpec("operations:reschedule", "Let pending tasks run at another time."),
+    "priority": CommandSpec("operations:priority", "Change the priority of pending tasks."),
     "replay": CommandSpec("bulk_actions:replay", "Run failed or cancelled tasks again."),
     "cancel": CommandSpec("bulk_actions:cancel", "Cancel pending and running tasks."),
     "archive": CommandSpec("bulk_actions:archive", "Archive finished tasks."),
@@ -74,6 +80,19 @@ class Commands(click.Group):
         module, _, attribute = COMMANDS[cmd_name].home.partition(":")
         command: click.Command = getattr(import_module(f"qo.cli.{module}"), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the commands that a mistyped one resembles."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            similar = get_close_matches(args[0].lower(), COMMANDS, cutoff=0.5)
+            if similar and args[0] not in COMMANDS:
+                meant = " or ".join(f"'qo {name}'" for name in similar)
+                raise click.UsageError(f"There is no command '{args[0]}'. Did you mean {meant}?", ctx) from error
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Write the summaries from COMMANDS, so that `qo --help` imports no command."""

@@ -27,6 +27,9 @@ _NUMBERS = ("completed", "retried", "failed", "dead_lettered", "lost", "cancelle
 def command(call: Invocation, since: float | None) -> None:
     """Count tasks. With --json: counts by status at the top level, then `by_type`, `by_queue` and `unhandled`.
 
+    `pending_kinds` tells pending tasks apart: ready (due now), scheduled (due later) and retrying (due later after a
+    failure). `pending_kinds_complete` is false if more than 20,000 tasks are due later; the others count as ready.
+
     `unhandled` counts, by type, the pending tasks for which no running worker has a handler.
 
     With --since: the outcomes of tasks, how long they waited, and how long they ran. All processes add to these
@@ -37,7 +40,10 @@ def command(call: Invocation, since: float | None) -> None:
         return
 
     async def work(client: Client) -> dict[str, Any]:
-        return await client.stats() | {"unhandled": by_type(await find_unhandled(client.engine, system_clock()))}
+        kinds = await client.pending()
+        counted = {"pending_kinds": kinds.total(), "pending_kinds_complete": kinds.is_complete}
+        unhandled = by_type(await find_unhandled(client.engine, system_clock()))
+        return await client.stats() | counted | {"unhandled": unhandled}
 
     stats = call.run(work)
     if call.json:
@@ -65,6 +71,9 @@ def status_table(stats: Mapping[str, Any]) -> Table:
             Text(f"{number:,}", style="bold" if number else "dim"),
             bar(number / most, _BAR_WIDTH, STYLES[status]),
         )
+        if status is Status.PENDING and number:
+            for kind, part in stats.get("pending_kinds", {}).items():
+                rows.add_row(Text(f"  {kind}", style="dim"), Text(f"{part:,}", style="dim"), "")
     rows.add_row(Text("all", style="dim"), Text(f"{total:,}", style="dim"), "")
     return rows
 

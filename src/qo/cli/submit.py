@@ -107,7 +107,7 @@ async def _submit(call: Invocation, client: Client, new: NewTask, wait: float | 
     if call.json:
         call.print_json(task_view(task, system_clock()) | {"new": handle.new})
     else:
-        _show_result(call, task)
+        show_result(call, task)
     return Exit.CLEAN if task.status is Status.COMPLETED else Exit.ERROR
 
 
@@ -120,7 +120,7 @@ def _show_submitted(call: Invocation, handle: TaskHandle, new: NewTask) -> None:
         click.echo(handle.id)
 
 
-def _show_result(call: Invocation, task: Task) -> None:
+def show_result(call: Invocation, task: Task) -> None:
     line = status_text(task.status)
     if task.result is not None:
         line.append(f" {clean_lines(compact(to_json(task.result)))}", style="default")

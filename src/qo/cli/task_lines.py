@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from qo.client import Settings, describe
-from qo.codec import encode_value, from_json, parse_json
+from qo.clock import iso
+from qo.codec import encode_value, from_json, parse_json, to_json
 from qo.errors import InvalidTask
-from qo.model import NewTask, RetryPolicy
+from qo.model import NewTask, RetryPolicy, Status, Task
 
 NO_ARGUMENTS = "{}"
 _TIME_FIELDS = frozenset({"available_at", "run_at", "delay"})  # a task may have one of them
@@ -56,6 +57,25 @@ def parse_task(line: bytes, settings: Settings) -> NewTask:
         raise InvalidTask("type", "is missing; it selects the handler")
     payload = encode_value(from_json(given.pop("payload", {})))
     return describe(settings, given.pop("type"), payload, **_options(given))
+
+
+def line_of(task: Task, now: float) -> dict[str, Any]:
+    """A stored task as `parse_task` reads it. A pending task that is due later keeps its time."""
+    waits = task.status is Status.PENDING and task.available_at > now
+    return {
+        "id": task.id,
+        "type": task.type,
+        "payload": to_json(task.payload),
+        "queue": task.queue,
+        "priority": task.priority,
+        "needs": list(task.needs),
+        "timeout": task.timeout,
+        "max_retries": task.max_retries,
+        "retry": msgspec.to_builtins(task.retry),
+        "run_at": iso(task.available_at if waits else task.run_at),
+        "idempotency_key": task.idempotency_key,
+        "trace_id": task.trace_id,
+    }
 
 
 def _decode(line: bytes) -> str:

@@ -10,12 +10,22 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, Unpack
 
 from qo import notes, tracing
 from qo.backoff import Backoff
-from qo.client.describe import Seconds, Settings, TaskOptions, describe, seconds
+from qo.client.describe import (
+    Priority,
+    Seconds,
+    Settings,
+    TaskOptions,
+    ageing_of,
+    describe,
+    parse_instant,
+    seconds,
+)
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.leases import TaskLeases
 from qo.client.live_types import LiveTypes
@@ -37,6 +47,7 @@ from qo.errors import (
     TaskNotFound,
     WrongStatus,
 )
+from qo.explanation import Explanation, explain_task
 from qo.group_commit import GroupCommit
 from qo.ids import new_token, random_fraction
 from qo.model import (
@@ -47,6 +58,7 @@ from qo.model import (
     ClaimRequest,
     Event,
     Filter,
+    Guard,
     NewTask,
     Status,
     Task,
@@ -64,10 +76,18 @@ from qo.model import (
     cursor,
     ended_because,
     is_a,
+    level,
     release,
     replay,
+    replay_finished,
+    reschedule,
+    run_now,
+    set_priority,
     show,
+    withdraw,
 )
+from qo.model.task import LATEST
+from qo.pending_counts import PendingCounts, count_pending
 from qo.stats import Interval, StatsRecorder, read_stats
 from qo.storages import ObjectStorage
 from qo.transitions import Transitions
@@ -86,7 +106,15 @@ Handles: TypeAlias = list[TaskHandle]
 Answers: TypeAlias = list[bool]
 Ids: TypeAlias = list[str]
 
-_VERBS = {Status.CANCELLED: "cancel", Status.PENDING: "replay", Status.ARCHIVED: "archive"}
+
+def _verb(change: Change) -> str:
+    if change.to is not Status.PENDING:
+        return "cancel" if change.to is Status.CANCELLED else "archive"
+    if change.priority is not None:
+        return "set priority"
+    if change.run_at is not None:
+        return "reschedule"
+    return "run now" if change.guard is Guard.NOT_DUE else "replay"
 
 
 class Client:
@@ -265,6 +293,17 @@ class Client:
         """Every transition of a task, in order."""
         return await self.engine.history(check_id(task_id))
 
+    async def explain(self, task_id: str) -> Explanation:
+        """Why a task waits. Raises TaskNotFound."""
+        task = await self.get(task_id)
+        if task is None:
+            raise _not_found(task_id)
+        return await explain_task(self.engine, task, await self.engine.now())
+
+    async def pending(self) -> PendingCounts:
+        """How many pending tasks are ready, scheduled and retrying."""
+        return await count_pending(self.engine, await self.engine.count(), await self.engine.now())
+
     async def stats(self) -> dict[str, Any]:
         """Counts by status, then the same by type and by queue."""
         total: dict[str, int] = {status.value: 0 for status in Status}
@@ -394,14 +433,43 @@ class Client:
     async def cancel(self, task_id: str) -> None:
         await self._change(cancel(check_id(task_id)))
 
-    async def replay(self, task_id: str) -> None:
-        await self._change(replay(check_id(task_id)))
+    async def replay(self, task_id: str, *, completed: bool = False) -> None:
+        """Run a failed, cancelled or archived task again, with `completed` also one that completed."""
+        await self._change((replay_finished if completed else replay)(check_id(task_id)))
+
+    async def run_now(self, task_id: str) -> None:
+        """Make a task due that is scheduled for later or waits for its retry.
+
+        Raises WrongStatus for other tasks. One that is due already keeps its place: `set_priority` moves it.
+        """
+        await self._change(run_now(check_id(task_id)))
+
+    async def reschedule(self, task_id: str, run_at: datetime | float) -> None:
+        """Let a pending task become due at another instant. An instant in the past means now."""
+        await self._change(self.reschedule_change(run_at)(check_id(task_id)))
+
+    def reschedule_change(self, run_at: datetime | float) -> Callable[[str], Change]:
+        """For `change_all`: as `reschedule`."""
+        check_number("run_at", at := parse_instant("run_at", run_at), maximum=LATEST)
+        return lambda task_id: reschedule(task_id, at)
+
+    async def set_priority(self, task_id: str, priority: Priority) -> None:
+        """Move a pending task to another priority. It ranks as if it had been submitted with it."""
+        await self._change(self.priority_change(priority)(check_id(task_id)))
+
+    def priority_change(self, priority: Priority) -> Callable[[str], Change]:
+        """For `change_all`: as `set_priority`."""
+        number = level(priority)
+        ageing = ageing_of(self.settings.ageing, number)
+        return lambda task_id: set_priority(task_id, number, ageing)
 
     async def archive(self, task_id: str) -> None:
         await self._change(archive(check_id(task_id)))
 
-    async def delete(self, task_id: str) -> None:
-        """Delete a finished or damaged task."""
+    async def delete(self, task_id: str, *, cancel: bool = False) -> None:
+        """Delete a finished or damaged task. With `cancel`, a pending task is cancelled first."""
+        if cancel:
+            await self.apply([withdraw(check_id(task_id))])
         (deleted,) = await self.engine.delete([check_id(task_id)])
         if not deleted:
             try:
@@ -414,7 +482,10 @@ class Client:
                 raise refusal
 
     async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
-        """Change all matching tasks with `cancel`, `replay` or `archive`; returns the number of changed tasks."""
+        """Change all matching tasks with a function of `qo.model` such as `cancel`, `replay` or `run_now`.
+
+        Returns the number of changed tasks.
+        """
         ids = await self._ids(where)
         return sum(await self.apply([how(task_id) for task_id in ids]))
 
@@ -428,11 +499,18 @@ class Client:
             answers += landed
         return answers
 
-    async def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
-        """Delete all matching finished tasks; returns their number. `progress` gets the number of each batch."""
+    async def delete_all(
+        self, where: Filter, *, cancel: bool = False, progress: Callable[[int], None] | None = None
+    ) -> int:
+        """Delete all matching finished tasks; returns their number. With `cancel`, pending ones are cancelled first.
+
+        `progress` gets the number of each batch.
+        """
         ids = await self._ids(where)
         deleted = 0
         for start in range(0, len(ids), PAGE_SIZE):
+            if cancel:
+                await self.apply([withdraw(task_id) for task_id in ids[start : start + PAGE_SIZE]])
             number = sum(await self.engine.delete(ids[start : start + PAGE_SIZE]))
             deleted += number
             if progress is not None:
@@ -446,13 +524,15 @@ class Client:
 
     async def _change(self, change: Change) -> None:
         if not await self._applying.commit(change):
-            raise await self._refusal(change.id, _VERBS[change.to], STATUSES[change.guard])
+            raise await self._refusal(change.id, _verb(change), STATUSES[change.guard])
         await self._report([change])
 
     async def _refusal(self, task_id: str, verb: str, allowed: Iterable[Status]) -> TaskNotFound | WrongStatus:
         task = await self.get(task_id)
         if task is None:
             return _not_found(task_id)
+        if task.status in allowed:  # only `run_now` asks for more than a status
+            return WrongStatus(f"task {task_id} is due already; `qo explain` says what it waits for", task_id=task_id)
         names = ", ".join(sorted(allowed))
         refusal = f"task {task_id} is {task.status}; {verb} requires one of: {names}"
         return WrongStatus(refusal, task_id=task_id)
@@ -460,7 +540,7 @@ class Client:
     async def _report(self, changes: Sequence[Change]) -> None:
         """Log and count tasks that were changed by their ids."""
         cancelled = [change.id for change in changes if change.to is Status.CANCELLED]
-        replayed = [change.id for change in changes if change.to is Status.PENDING and self.transitions.logs_queued]
+        replayed = [change.id for change in changes if _verb(change) == "replay" and self.transitions.logs_queued]
         if not cancelled and not replayed:
             return
         with suppress(StorageError):  # the changes are written; only their log lines and counts are missing

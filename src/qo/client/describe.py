@@ -117,7 +117,7 @@ def describe(
             run_at=None if run_at is None else parse_instant("run_at", run_at),
             idempotency_key=idempotency_key,
             trace_id=trace_id,
-            ageing=_ageing(settings.ageing, priority_level),
+            ageing=ageing_of(settings.ageing, priority_level),
             window=settings.window,
             next_id=None if idempotency_key is None else new_id(clock),
         ),
@@ -149,7 +149,8 @@ def _template(  # noqa: PLR0917 - positional, so that the cache has one key for 
     )
 
 
-def _ageing(setting: float | PromotionTimes, priority: int) -> float:
+def ageing_of(setting: float | PromotionTimes, priority: int) -> float:
+    """Seconds of waiting per level, for a task of this priority."""
     return setting.ageing(level(priority)) if isinstance(setting, PromotionTimes) else setting
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import inspect
 import logging
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from msgspec import Struct
 
-from qo.client.describe import Seconds, TaskOptions, seconds
+from qo.client.describe import Priority, Seconds, TaskOptions, seconds
 from qo.errors import Conflict, InvalidSetting, StorageError, TaskNotFound
+from qo.explanation import Explanation
 from qo.model import Status, Task, check_number
 from qo.sweep import lease_length
 
@@ -40,6 +42,22 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
     async def cancel(self) -> None:
         """Cancel the task. Raises WrongStatus if it has finished."""
         await self._client.cancel(self.id)
+
+    async def run_now(self) -> None:
+        """Make the task due. Raises WrongStatus unless it is scheduled for later or waits for its retry."""
+        await self._client.run_now(self.id)
+
+    async def reschedule(self, run_at: datetime | float) -> None:
+        """Let the task become due at another instant. Raises WrongStatus unless it is pending."""
+        await self._client.reschedule(self.id, run_at)
+
+    async def set_priority(self, priority: Priority) -> None:
+        """Move the task to another priority. Raises WrongStatus unless it is pending."""
+        await self._client.set_priority(self.id, priority)
+
+    async def explain(self) -> Explanation:
+        """Why the task waits."""
+        return await self._client.explain(self.id)
 
     async def result(self, timeout: Seconds | None = None) -> Any:
         """Wait for the task to finish and return its result. Raises TaskFailed or ResultTimeout."""

@@ -73,6 +73,7 @@ from qo.model.filter import (
     lane_matcher,
     page_start,
     pending_kind,
+    statuses_and_kinds,
 )
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
 from qo.model.ranking import (
@@ -250,6 +251,7 @@ __all__ = [
     "set_priority",
     "show",
     "stamps",
+    "statuses_and_kinds",
     "storable_log",
     "storable_progress_text",
     "with_kind",

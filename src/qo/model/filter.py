@@ -93,6 +93,21 @@ def pending_kind(task: Task, now: float) -> PendingKind | None:
     return PendingKind.RETRYING if task.failures > 0 else PendingKind.SCHEDULED
 
 
+def statuses_and_kinds(names: Iterable[str]) -> tuple[tuple[Status, ...], tuple[PendingKind, ...]]:
+    """The `statuses` and `pending` of a filter for names of statuses and kinds. Raises ValueError.
+
+    With `pending` itself among the names, every kind matches.
+    """
+    kinds = {name for name in names if name in frozenset(PendingKind)}
+    statuses = {Status(name) for name in names if name not in kinds}
+    if kinds and Status.PENDING not in statuses:
+        return (
+            tuple(status for status in Status if status in statuses or status is Status.PENDING),
+            tuple(kind for kind in PendingKind if kind in kinds),
+        )
+    return tuple(status for status in Status if status in statuses), ()
+
+
 def _expired(task: Task, before: float) -> bool:
     return task.status is Status.RUNNING and (task.lease_expires_at or 0.0) <= before
 

@@ -8,11 +8,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from qo.clock import Clock
+from qo.clock import Clock, iso
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.handled_types import find_unhandled
-from qo.model import ClaimRequest, Filter, Status, Task, release
+from qo.model import ClaimRequest, Filter, PendingKind, Status, Task, release
+from qo.pending_counts import count_pending
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.executors import Executors, WorkerStuck
@@ -27,6 +28,7 @@ from qo.worker.unknown_types import UnknownTypes
 
 log = logging.getLogger("qo.worker")
 _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL = 1.0, 60.0  # seconds between two claims of an idle worker that is not notified
+_MAX_LEFT_READ = 100  # tasks of one type that are read to say why a drain leaves them
 _STILL_RUNNING_DELAY = 2.0  # seconds before a task is due again if its earlier attempt still runs in this worker
 
 
@@ -177,10 +179,10 @@ class DrainCheck:
     """Decides when a draining worker is done, and describes the tasks it leaves."""
 
     def __init__(
-        self, engine: Engine, scope: ClaimScope, unknown_types: UnknownTypes, clock: Clock, shards: tuple[str, ...] = ()
+        self, engine: Engine, scope: ClaimScope, unknown_types: UnknownTypes, clock: Clock, settings: WorkerSettings
     ) -> None:
         self._engine, self._scope, self._unknown_types = engine, scope, unknown_types
-        self._clock, self._shards = clock, shards
+        self._clock, self._shards, self._capabilities = clock, settings.shards, settings.capabilities
 
     async def has_more_to_fail(self) -> bool:
         """Check for tasks of unknown types, and return True if the worker is about to fail some of them."""
@@ -201,16 +203,30 @@ class DrainCheck:
         waiting = replace(ours, types=limited, statuses=(Status.PENDING,))
         return not limited or not await self._engine.find(waiting, limit=1)
 
+    async def _why_pending(self, queue: str, type: str, kind: PendingKind) -> str:
+        """Why the worker left pending tasks of this kind that it has a handler for."""
+        where = Filter(statuses=(Status.PENDING,), pending=(kind,), queues=(queue,), types=(type,))
+        found = await self._engine.find_without_values(where, limit=_MAX_LEFT_READ)
+        if kind is not PendingKind.READY:
+            first = min((task.available_at for task in found), default=None)
+            at = "" if first is None or len(found) == _MAX_LEFT_READ else f", the first at {iso(first)}"
+            return f"{kind}{at}"
+        missing = {need for task in found for need in task.needs} - set(self._capabilities)
+        return f"needs {', '.join(sorted(missing))}" if missing else "for other workers"
+
     async def left(self) -> str:
         """The tasks left in this worker's queues and the reasons, as text; empty if there are none."""
         left: Counter[tuple[str, str]] = Counter()
         counts = await self._engine.count()
         unhandled = await find_unhandled(self._engine, self._clock(), counts=counts)
         for lane, number in counts.items():
-            if number > 0 and self._scope.serves(lane.queue):
-                if lane.status is Status.PENDING:
-                    is_handled = (lane.queue, lane.type) not in unhandled
-                    left[lane.type, self._scope.why_not(lane.queue, lane.type, is_handled=is_handled)] += number
-                elif lane.status is Status.RUNNING:
-                    left[lane.type, "running elsewhere"] += number
+            if number > 0 and lane.status is Status.RUNNING and self._scope.serves(lane.queue):
+                left[lane.type, "running elsewhere"] += number
+        pending = await count_pending(self._engine, counts, self._clock())
+        for (queue, type_), kinds in pending.by_lane.items():
+            if self._scope.serves(queue):
+                why = self._scope.why_not(queue, type_, is_handled=(queue, type_) not in unhandled)
+                for kind, number in kinds.items():
+                    if number:
+                        left[type_, why or await self._why_pending(queue, type_, kind)] += number
         return ", ".join(f"{number} {type} ({why})" for (type, why), number in sorted(left.items()))

@@ -160,7 +160,7 @@ class ClaimScope:
         return type not in self.handlers and self.serves(queue) and not self.holds_back(queue, type)
 
     def why_not(self, queue: str, type: str, *, is_handled: bool) -> str:
-        """Why pending tasks of this queue and type were left although the worker has drained.
+        """Why pending tasks of this queue and type were left although the worker has drained; empty if it handles them.
 
         `is_handled`: this or another worker handles them.
         """
@@ -172,7 +172,7 @@ class ClaimScope:
         if type in control.paused_types:
             return "type paused"
         if type in self.handlers:
-            return "not due yet, or for other workers"
+            return ""
         return "no handler here" if is_handled else NO_HANDLER
 
 

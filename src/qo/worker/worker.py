@@ -131,7 +131,7 @@ class Worker:
             executors=self._executors,
             settler=self._settler,
             lease_keeper=self._lease_keeper,
-            drain=DrainCheck(engine, self._scope, self._unknown_types, self._store_time, settings.shards),
+            drain=DrainCheck(engine, self._scope, self._unknown_types, self._store_time, settings),
             calls=self._calls,
             signal=self._signal,
             clock=clock,

@@ -52,7 +52,7 @@ _VERBS = {
     (Guard.UNFINISHED, Status.CANCELLED): "cancel",
     (Guard.WAITING, Status.CANCELLED): "cancel",
     (Guard.WAITING, Status.PENDING): "retry",
-    (Guard.NOT_DUE, Status.PENDING): "run now",
+    (Guard.NOT_DUE, Status.PENDING): "run-now",
     (Guard.WAITING, Status.FAILED): "reject",  # a worker fails tasks of a type that no worker handles
     (Guard.REPLAYABLE, Status.PENDING): "replay",
     (Guard.FINISHED, Status.PENDING): "replay",
@@ -110,7 +110,7 @@ def _changes(changes: list[Change], answer: list[bool] | None) -> list[PortActio
 
 def _verb(change: Change) -> str:
     if change.priority is not None:
-        return "set priority"
+        return "priority"
     if change.run_at is not None:
         return "reschedule"
     return _VERBS.get((change.guard, change.to), f"make {change.to}")
