@@ -168,6 +168,7 @@ async def test_the_inbox_of_every_shard_is_emptied_and_the_doctor_looks_at_all_o
         (name, True) for name in ("log", "records", "merged", "images", "submissions", "garbage")
     ]
     assert [f"shard {shard}: format 1, 4 shard(s)" in findings[0].detail for shard in range(4)] == [True] * 4
+    assert findings[4].detail == "4 shards: no submission waits"
     (damaged,) = [key async for key in bucket.keys("log/") if "/02/records/" in key and key.endswith("1")]
     await bucket.put(damaged, b"half", expected=ANY)
     (problem,) = [finding for finding in await examine_log(bucket) if finding.ok is False]

@@ -282,7 +282,7 @@ def _shard_count(value: str) -> int:
         return _number("shards", value, _MAX_SHARD_COUNT)
     except InvalidSetting as error:
         raise InvalidSetting(
-            f"{error}: how many shards the log has; every worker of the layout `log` serves all of them"
+            f"{error}: how many shards a new log has (`qo worker --shards` is only for the layout `tasks`)"
         ) from None
 
 

@@ -63,7 +63,10 @@ async def examine_log(bucket: Bucket) -> list[Finding]:
 
 def _combined(findings: Sequence[Finding]) -> list[Finding]:
     """One finding for all shards in which nothing is wrong, and one for each of the others."""
-    details = [f"shard {shard}: {finding.detail}" for shard, finding in enumerate(findings) if finding.ok]
+    fine = {shard: finding.detail for shard, finding in enumerate(findings) if finding.ok}
+    details = [f"shard {shard}: {detail}" for shard, detail in fine.items()]
+    if len(details) > 1 and len(set(fine.values())) == 1:
+        details = [f"{len(fine)} shards: {fine.popitem()[1]}"]
     wrong = [finding for finding in findings if not finding.ok]
     if not details:
         return wrong
