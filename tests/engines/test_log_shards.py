@@ -31,7 +31,8 @@ class KeyedBucket(MemoryBucket):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.asked: list[str] = []
-        self.broken = "nothing"
+        self.broken = self.slow = "nothing"
+        self.gate = asyncio.Event()  # which slow requests wait for
 
     async def get(self, key: str) -> Blob | None:
         self.asked.append(key)
@@ -40,6 +41,8 @@ class KeyedBucket(MemoryBucket):
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         if self.broken in key:
             raise Refused("the store refuses it")
+        if self.slow in key:
+            await self.gate.wait()
         return await super().put(key, data, expected=expected)
 
 
@@ -55,6 +58,10 @@ def clock() -> ManualClock:
 
 def four(bucket: MemoryBucket, clock: ManualClock) -> Engine:
     return ReplicatedLogEngine(bucket, FOUR, clock=clock)
+
+
+async def records(bucket: MemoryBucket) -> int:
+    return len([key async for key in bucket.keys("log/") if "/records/" in key])
 
 
 def shards_of(tasks: list[Task]) -> set[int]:
@@ -209,12 +216,16 @@ async def test_a_repeated_claim_returns_what_all_shards_have_leased(bucket: Keye
 async def test_a_cancelled_claim_gives_back_the_tasks_of_all_shards(bucket: KeyedBucket, clock: ManualClock) -> None:
     engine = four(bucket, clock)
     await engine.add([new(n) for n in range(20)])
+    before, bucket.slow = await records(bucket), "/02/records/"
     claiming = asyncio.create_task(claim(engine, limit=20))
-    while len([key async for key in bucket.keys("log/") if "/records/" in key]) < 5:
+    while await records(bucket) < before + 3:
+        await asyncio.sleep(0)
+    for _ in range(100):  # the other shards have leased their tasks, and their claims end
         await asyncio.sleep(0)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claiming
+    bucket.gate.set()
     await engine.close()
     assert len(await claim(four(bucket, clock), limit=20)) == 20
 
