@@ -6,6 +6,7 @@ from qo.errors import (
     Conflict,
     ConflictError,
     DamagedTask,
+    DuplicateTask,
     EncryptedValue,
     Fail,
     InvalidSetting,
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
     from qo.encryption import Encrypted
     from qo.explanation import Explanation
     from qo.hooks import TaskEvent, WorkerContext, WorkerEvent, current_worker
-    from qo.model import Event, Filter, PendingKind, PromotionTimes, RetryPolicy, Status, Task, cursor
+    from qo.model import Event, Filter, PendingKind, PromotionTimes, RetryPolicy, Status, Task, Unique, cursor
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
     from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
     from qo.sync import SyncTaskHandle
+    from qo.task_batch import Batch, batch
     from qo.task_queue import tq
     from qo.tasks import current_task
 else:
@@ -56,12 +58,13 @@ else:
         __name__,
         {
             "qo.app": "App TaskFunction",
+            "qo.task_batch": "Batch batch",
             "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings TaskHandle TaskOptions connect",
             "qo.codec": "decode",
             "qo.encryption": "Encrypted",
             "qo.hooks": "TaskEvent WorkerContext WorkerEvent current_worker",
             "qo.explanation": "Explanation",
-            "qo.model": "Event Filter PendingKind PromotionTimes RetryPolicy Status Task cursor",
+            "qo.model": "Event Filter PendingKind PromotionTimes RetryPolicy Status Task Unique cursor",
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
             "qo.sync": "SyncTaskHandle",
@@ -73,11 +76,13 @@ else:
 
 __all__ = [
     "App",
+    "Batch",
     "Client",
     "Conflict",
     "ConflictError",
     "Consumer",
     "DamagedTask",
+    "DuplicateTask",
     "Encrypted",
     "EncryptedValue",
     "Event",
@@ -118,10 +123,12 @@ __all__ = [
     "TaskHandle",
     "TaskNotFound",
     "TaskOptions",
+    "Unique",
     "WorkerContext",
     "WorkerEvent",
     "WrongStatus",
     "__version__",
+    "batch",
     "connect",
     "current_task",
     "current_worker",

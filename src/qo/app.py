@@ -23,7 +23,7 @@ from qo.destinations import DEFAULT_URL, destination
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
 from qo.hooks import HookDecorators, Hooks
-from qo.model import Filter, NewTask, RetryPolicy, Task
+from qo.model import Filter, NewTask, RetryPolicy, Task, Unique
 from qo.sync import SyncTaskHandle
 from qo.sync_schedules import SyncSchedules
 from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
@@ -102,6 +102,8 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
         run_at: datetime | float | None = None,
         idempotency_key: str | None = None,
         trace_id: str | None = None,
+        batch: str | None = None,
+        unique: Unique | None = None,
         connection: Any = None,
     ) -> Enqueuer[P, R]:
         """The same function with other options: `send_email.using(delay=60).enqueue(...)`.
@@ -119,6 +121,8 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
             "run_at": run_at,
             "idempotency_key": idempotency_key,
             "trace_id": trace_id,
+            "batch": batch,
+            "unique": unique,
             "connection": connection,
         }
         return Enqueuer(self._app, self.handler, {name: value for name, value in given.items() if value is not None})
@@ -183,6 +187,7 @@ class App(HookDecorators):
         timeout: Seconds | None = ...,
         max_retries: int | None = ...,
         retry: RetryPolicy | None = ...,
+        unique: Unique | None = ...,
         rate_limit: float | None = ...,
         concurrency: int | None = ...,
         executor: ExecutorName | None = ...,
@@ -344,4 +349,5 @@ def _declared(handler: Handler) -> dict[str, Any]:
         "timeout": options.timeout,
         "max_retries": options.max_retries,
         "retry": options.retry,
+        "unique": options.unique,
     }

@@ -151,7 +151,7 @@ class BackgroundClient:
         if handle is None:
             return self.call_client(lambda client: client.submit(new))
         if not handle.new and new.idempotency_key is not None:
-            self.run(client.check_repeat(new, handle))
+            return self.run(client.resolve_duplicate(new, handle))
         return handle
 
     async def asubmit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:

@@ -149,7 +149,20 @@ class EncryptedEngine(ForwardingEngine):
         return self.engine.add_directly([self._sealed(task) for task in tasks])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        return await self.engine.apply([self._sealed_change(change) for change in changes])
+        changes = [self._sealed_change(change) for change in changes]
+        if any(change.payload is not None for change in changes):
+            changes = await self._with_sealed_payloads(changes)
+        return await self.engine.apply(changes)
+
+    async def _with_sealed_payloads(self, changes: Sequence[Change]) -> list[Change]:
+        """Seal the payloads of replaced tasks for their owners, which the stored tasks name."""
+        tasks = await self.engine.get_without_values([change.id for change in changes])
+        return [
+            change
+            if change.payload is None or change.payload.startswith(SEALED) or task is None
+            else replace(change, payload=self._keys.seal(change.payload, _owner_of(task), "payload"))
+            for change, task in zip(changes, tasks, strict=True)
+        ]
 
     # --- opening
 

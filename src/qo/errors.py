@@ -5,6 +5,7 @@ QoError
 ├── InvalidSetting    a URL, option or environment variable is invalid
 ├── BadBatch          a batch contains the same task twice
 ├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored
+│   └── DuplicateTask    a task with the same unique arguments exists
 ├── EncryptedValue    a payload or result is encrypted with a key that this process does not have
 ├── TaskNotFound      no task has this id
 ├── ScheduleNotFound  no schedule has this name
@@ -64,6 +65,10 @@ class BadBatch(QoError):
 
 class KeyReused(QoError):
     """The idempotency key belongs to a task with another payload. See `task_id`."""
+
+
+class DuplicateTask(KeyReused):
+    """A task with the same unique arguments exists, and the submission does not accept it. See `task_id`."""
 
 
 class EncryptedValue(QoError):

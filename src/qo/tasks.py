@@ -21,11 +21,13 @@ from qo.model import (
     UNREADABLE,
     RetryPolicy,
     Task,
+    Unique,
     check_name,
     check_names,
     check_number,
     check_retry,
     check_type,
+    check_unique,
     check_whole,
     level,
 )
@@ -66,6 +68,7 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     rate_limit: float = 0.0  # tasks per second started by one worker; 0 for no limit
     concurrency: int = 0  # concurrent tasks of this type in one worker; 0 for no separate limit
     executor: Executor = Executor.THREAD
+    unique: Unique | None = None
     time_limit: float | None = None  # seconds for an attempt in this process, instead of the task's timeout
 
 
@@ -140,6 +143,8 @@ def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     given["needs"] = check_names("needs", given.get("needs", ()))
     check_name("queue", given.get("queue", "default"))
     check_retry(given.get("retry", DEFAULT_POLICY))
+    if "unique" in given:
+        _check_unique_arguments(function, check_unique(given["unique"]))
     is_async = inspect.iscoroutinefunction(function)
     executor = _executor(given.get("executor", Executor.ASYNC if is_async else Executor.THREAD))
     if executor is Executor.THREAD and is_async:
@@ -151,6 +156,15 @@ def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     check_whole("max_retries", given.get("max_retries", MAX_RETRIES))
     check_whole("concurrency", given.get("concurrency", 0))
     return HandlerOptions(**given | {"executor": executor})
+
+
+def _check_unique_arguments(function: Callable[..., Any], unique: Unique) -> None:
+    parameters = inspect.signature(function).parameters
+    if unique.by == "args" or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in unique.by:
+        if name not in parameters:
+            raise InvalidSetting(f"unique.by: {name!r:.80} is not an argument of {function.__name__}")
 
 
 def _executor(name: str) -> Executor:

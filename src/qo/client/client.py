@@ -26,12 +26,13 @@ from qo.client.describe import (
     parse_instant,
     seconds,
 )
+from qo.client.duplicates import check_refused, check_repeat, resolve_duplicate
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.leases import TaskLeases
 from qo.client.live_types import LiveTypes
 from qo.client.schedules import SchedulesClient
 from qo.clock import Clock, boot_clock, system_clock
-from qo.codec import decode_value, encode_value, plain_task, same_value
+from qo.codec import decode_value, encode_value, plain_task
 from qo.controls import ControlsClient
 from qo.damage import decode_damage, note_name
 from qo.encryption import Encrypted
@@ -40,7 +41,6 @@ from qo.engines import open_engine, open_storage
 from qo.errors import (
     DamagedTask,
     InvalidTask,
-    KeyReused,
     ResultTimeout,
     StorageError,
     TaskFailed,
@@ -183,16 +183,14 @@ class Client:
             added = await (self._adding.commit(new) if connection is None else self._add_on(connection, new))
         if connection is None:  # otherwise the task exists only once the caller commits
             self.transitions.queued((new,), (added,))
-        handle = TaskHandle(added.id, added.new, self)
-        await self.check_repeat(new, handle)
-        return handle
+        return await self.resolve_duplicate(new, TaskHandle(added.id, added.new, self))
 
-    async def check_repeat(self, new: NewTask, handle: TaskHandle) -> None:
-        """Raise KeyReused if a task with the key of `new` existed already, with another payload."""
-        if not handle.new and new.idempotency_key is not None:
-            (existing,) = await self.engine.get([handle.id])
-            if existing is not None:
-                _check_repeat(new, existing)
+    async def resolve_duplicate(self, new: NewTask, handle: TaskHandle) -> TaskHandle:
+        """The task that takes the place of `new`. Raises KeyReused if it existed already, with another payload."""
+        if handle.new or new.idempotency_key is None:
+            return handle
+        added = await resolve_duplicate(self.engine, new, Added(handle.id, new=False))
+        return TaskHandle(added.id, added.new, self)
 
     def submit_directly(self, new: NewTask) -> TaskHandle | None:
         """As `submit`, but blocking, from any thread. Returns None, and stores nothing, if `submit` must be used."""
@@ -225,8 +223,11 @@ class Client:
         for task in tasks:
             check_depth("payload", task.payload)
             if task.idempotency_key is not None and task.id in first:
-                _check_repeat(task, first[task.id])
-            first.setdefault(task.id, task)
+                check_refused(task, task.id)
+                if task.on_duplicate is None:
+                    check_repeat(task, first[task.id])
+            if task.id not in first or task.on_duplicate == "replace":
+                first[task.id] = task
         await self.live_types.check(tasks)
         answers: list[Added] = []
         with tracing.submitting([*first.values()]) as span:
@@ -236,7 +237,11 @@ class Client:
         self.transitions.queued(distinct, answers)
         last = dict(zip(first, answers, strict=True))
         repeated = [task for task in first.values() if task.idempotency_key and not last[task.id].new]
-        await self._check_repeats(repeated, [last[new.id].id for new in repeated])
+        for task in repeated:
+            if task.on_duplicate is not None:
+                last[task.id] = await resolve_duplicate(self.engine, task, last[task.id])
+        keyed = [task for task in repeated if task.on_duplicate is None]
+        await self._check_repeats(keyed, [last[new.id].id for new in keyed])
         fresh = {task_id: added.new for task_id, added in last.items()}
         return [TaskHandle(last[task.id].id, fresh.pop(task.id, False), self) for task in tasks]
 
@@ -246,7 +251,7 @@ class Client:
         async for some in get_in_steps(self.engine, ids):
             for existing, new in zip(some, news, strict=False):
                 if existing is not None:
-                    _check_repeat(new, existing)
+                    check_repeat(new, existing)
 
     def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
         """A validated task, ready to submit. Options: see `TaskOptions`."""
@@ -569,16 +574,6 @@ def connect(
     """
     engine = open_engine(url) if isinstance(url, str) else open_storage(url, mode)
     return Client(engine if codec is None else codec.wrap(engine), settings)
-
-
-def _check_repeat(new: NewTask, existing: Task | NewTask) -> None:
-    """Raise KeyReused if a submission has the key of an existing task, but another payload."""
-    if not same_value(new.payload, existing.payload):
-        raise KeyReused(
-            f"idempotency key {new.idempotency_key!r} of {new.type} in queue {new.queue} belongs to task {existing.id},"
-            " which has another payload; choose another key, or submit the same payload",
-            task_id=existing.id,
-        )
 
 
 def _positive(field: str, duration: Seconds) -> float:

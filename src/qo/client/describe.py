@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Literal, TypeAlias, TypedDict
@@ -21,6 +22,7 @@ from qo.model import (
     NewTask,
     PromotionTimes,
     RetryPolicy,
+    Unique,
     check_depth,
     check_described,
     check_id,
@@ -28,13 +30,16 @@ from qo.model import (
     check_names,
     check_size,
     check_type,
+    check_unique,
     derived_id,
     level,
+    unique_key,
 )
 
 Seconds = float | timedelta
 _type_of = type  # below, `type` is a parameter
 _NO_DELAY = 0.0
+current_batch: ContextVar[str | None] = ContextVar("qo_batch", default=None)  # of the tasks that are described here
 _NO_ID = "00000000-0000-8000-8000-000000000000"
 Priority: TypeAlias = Literal["high", "medium", "low", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]  # 0 goes first; high is 0
 
@@ -53,6 +58,8 @@ class TaskOptions(TypedDict, total=False):
     run_at: datetime | float | None  # not before this instant; a float is seconds since the epoch
     idempotency_key: str | None  # at most one task of this queue and type under the key
     trace_id: str | None
+    batch: str | None  # the group of tasks that it belongs to; see qo.batch
+    unique: Unique | None  # at most one task with the same arguments
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -83,11 +90,16 @@ def describe(
     run_at: datetime | float | None = None,
     idempotency_key: str | None = None,
     trace_id: str | None = None,
+    batch: str | None = None,
+    unique: Unique | None = None,
     clock: Clock = system_clock,
 ) -> NewTask:
     """A validated task, ready to submit. `payload` is already encoded."""
     template = None
-    is_usual = id is None and idempotency_key is None and trace_id is None and run_at is None and delay is _NO_DELAY
+    if batch is None:
+        batch = current_batch.get()
+    is_plain = id is None and idempotency_key is None and unique is None and batch is None
+    is_usual = is_plain and trace_id is None and run_at is None and delay is _NO_DELAY
     if is_usual and (retry is None or retry is DEFAULT_POLICY) and _type_of(needs) is tuple:
         try:
             template = _template(settings, type, queue, priority, needs, timeout, max_retries)
@@ -97,6 +109,11 @@ def describe(
         check_size("payload", payload, settings.payload_limit or sys.maxsize)
         check_depth("payload", payload)
         return replace(template, id=new_id(clock), payload=payload)
+    window = settings.window
+    if unique is not None:
+        if id is not None or idempotency_key is not None:
+            raise InvalidTask("unique", "cannot be combined with id and idempotency_key; pass one of them")
+        idempotency_key, window = unique_key(check_unique(unique), payload), unique.window
     if id is not None:
         check_id(id)
     elif idempotency_key is not None:
@@ -118,8 +135,11 @@ def describe(
             idempotency_key=idempotency_key,
             trace_id=trace_id,
             ageing=ageing_of(settings.ageing, priority_level),
-            window=settings.window,
+            window=window,
             next_id=None if idempotency_key is None else new_id(clock),
+            batch=batch,
+            until_started=unique is not None and unique.until == "started",
+            on_duplicate=None if unique is None else unique.on_duplicate,
         ),
         payload_limit=settings.payload_limit or sys.maxsize,  # the client, which knows the store, checks again
     )

@@ -129,6 +129,7 @@ from qo.model.text import (
     storable_log,
     storable_progress_text,
 )
+from qo.model.unique import OnDuplicate, Unique, UniqueUntil, amend, check_unique, unique_key
 
 __all__ = [
     "ADMIN_NOTES",
@@ -176,6 +177,7 @@ __all__ = [
     "LevelWord",
     "NewTask",
     "Note",
+    "OnDuplicate",
     "PendingKind",
     "Position",
     "PromotionTimes",
@@ -183,10 +185,13 @@ __all__ = [
     "Status",
     "Table",
     "Task",
+    "Unique",
+    "UniqueUntil",
     "admit",
     "after_error",
     "after_expiry",
     "allows",
+    "amend",
     "apply",
     "archive",
     "cancel",
@@ -205,6 +210,7 @@ __all__ = [
     "check_size",
     "check_type",
     "check_types",
+    "check_unique",
     "check_whole",
     "claim",
     "complete",
@@ -254,6 +260,7 @@ __all__ = [
     "statuses_and_kinds",
     "storable_log",
     "storable_progress_text",
+    "unique_key",
     "with_kind",
     "withdraw",
 ]

@@ -62,9 +62,15 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     run_at: float | None = None  # the task is available at this instant, or now if it has passed; instead of `delay`
     priority: int | None = None  # only with `promotion`
     promotion: float | None = None  # seconds after which a task of this priority goes before all newer tasks
+    payload: bytes | None = None
     log: str | None = None  # the last log lines of the attempt that this change ends, for its event
     progress: float | None = None  # 0 to 1
     progress_text: str | None = None  # with `progress`; without it, None removes the stored text
+
+    @property
+    def size(self) -> int:
+        """The bytes of its values, roughly."""
+        return len(self.result or self.payload or b"") + len(self.log or "")
 
 
 def is_due(task: Task, now: float) -> bool:
@@ -112,6 +118,7 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
     return replace(
         task,
         status=to,
+        payload=task.payload if change.payload is None else change.payload,
         available_at=available_at,
         rank=rank,
         priority=task.priority if change.priority is None else change.priority,

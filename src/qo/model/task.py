@@ -116,6 +116,8 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     window: float = WINDOW
     next_id: str | None = None  # with a key: the id to use if the task under `id` belongs to an earlier window
     batch: str | None = None  # the group of tasks that it belongs to
+    until_started: bool = False  # with a key: the next task is new once this one is not pending any more
+    on_duplicate: str | None = None  # with a key of `unique_key`: what the client does if the task exists
 
 
 class Task(Struct, frozen=True, kw_only=True, gc=False):
@@ -248,12 +250,14 @@ def schedule(new: NewTask, now: float, *, lead: float = 0.0) -> tuple[float, flo
 def admit(existing: Task | None, new: NewTask, now: float, *, lead: float = 0.0) -> Task | None:
     """The task to store for `new`, or None if `existing`, the last task with its idempotency key, takes its place.
 
-    If `existing` is finished and the window of the key is over, a new task is stored under its own id.
+    If `existing` is finished (or has started, if the key is unique until then) and the window of the key is over, a new
+    task is stored under its own id.
     """
     if existing is None:
         return created(new, now, lead=lead)
     over = new.idempotency_key is not None and now - existing.created_at >= new.window
-    if over and existing.status in FINISHED and new.next_id is not None:
+    is_past = existing.status in FINISHED or (new.until_started and existing.status is not Status.PENDING)
+    if over and is_past and new.next_id is not None:
         return created(replace(new, id=new.next_id), now, lead=lead)
     return None
 

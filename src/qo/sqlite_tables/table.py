@@ -149,6 +149,8 @@ class SqliteTable:
             if brief is None or changed is None:
                 continue
             rows.append(changed_row(brief.n, changed, change, now))
+            if change.payload is not None:
+                self._db.execute("UPDATE tasks SET payload = ? WHERE n = ?", (change.payload, brief.n))
             lane = brief.lane if change.priority is None else self._move(brief, change.priority)
             if changed.status is Status.PENDING or brief.task.status is Status.PENDING:
                 lanes |= {brief.lane, lane}

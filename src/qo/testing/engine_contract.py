@@ -13,6 +13,7 @@ from qo.testing.engine_order import ClaimOrderContract
 from qo.testing.engine_reads import ReadContract
 from qo.testing.engine_reports import ReportsContract
 from qo.testing.engine_schedules import ScheduleContract
+from qo.testing.engine_uniqueness import UniquenessContract
 
 
 class EngineContract(
@@ -29,6 +30,7 @@ class EngineContract(
     StatsContract,
     DamageContract,
     ReportsContract,
+    UniquenessContract,
     ScheduleContract,
 ):
     """Subclass it and define a fixture `engine` that returns an empty, open engine, which takes its time from `clock`.

@@ -15,6 +15,7 @@ from qo.model import (
     Table,
     Task,
     after_error,
+    amend,
     archive,
     cancel,
     complete,
@@ -73,6 +74,7 @@ class _History:
                 retry=RetryPolicy(jitter=dice.choice([0, 0.5]), timeout_growth=dice.choice([1, 1.5])),
                 idempotency_key=dice.choice([None, "k"]),
                 window=20.0,
+                until_started=dice.choice([False, False, True]),
                 batch=dice.choice([None, None, "b1", "b2"]),
                 next_id=f"{dice.getrandbits(32):08x}-0000-8000-8000-{dice.getrandbits(48):012x}",
             )
@@ -119,6 +121,7 @@ class _History:
                 after_error(task, "e", random=random, after=random),
                 release(task, random, log=log),
                 release(task, None),
+                amend(task.id, new(0, payload=b"2", priority=self.dice.choice([0, 5]), delay=5 * random)),
                 expire(task, random=random, grace=1.0),
                 cancel(task.id),
                 replay(task.id),

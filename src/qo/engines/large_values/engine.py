@@ -131,11 +131,11 @@ class LargeValuesEngine(ForwardingEngine):
         await self._blobs.remove([key for key in refused.values() if key not in needed])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        if not any(self._needs_change(change.result) for change in changes):
+        if not any(self._needs_change(change.result) or self._needs_change(change.payload) for change in changes):
             return await self.engine.apply(changes)
         check_distinct(change.id for change in changes)
-        kept = await in_parallel(self._keep_result, changes, max_concurrent=MAX_TRANSFERS)
-        written = {change.id: key for change in kept if (key := own_key(change.result or b"", change.id, "result"))}
+        kept = await in_parallel(self._keep_values, changes, max_concurrent=MAX_TRANSFERS)
+        written = {change.id: key for change in kept if (key := _written_key(change))}
         try:
             answers = await self.engine.apply(kept)
         except Conflict:  # nothing was written
@@ -146,8 +146,11 @@ class LargeValuesEngine(ForwardingEngine):
             await leave_to_repair(self._withdraw(refused))
         return answers
 
-    async def _keep_result(self, change: Change) -> Change:
-        """The name of the blob depends on the lease and the value, so a repeated call writes the same blob."""
+    async def _keep_values(self, change: Change) -> Change:
+        """The name of a result's blob depends on the lease and the value, so a repeated call writes the same blob."""
+        if change.payload is not None:
+            kept = await self._blobs.keep(change.id, "payload", new_token()[:32], change.payload)
+            return replace(change, payload=kept)
         if change.result is None:
             return change
         name = sha256(f"{change.lease_id} ".encode() + change.result).hexdigest()[:32]
@@ -277,6 +280,11 @@ class LargeValuesEngine(ForwardingEngine):
             await self._separate_notes.drop(name)
         else:
             await self.engine.drop_note(name)
+
+
+def _written_key(change: Change) -> str | None:
+    """The blob that the values of a change were written to."""
+    return own_key(change.payload or b"", change.id, "payload") or own_key(change.result or b"", change.id, "result")
 
 
 def _is_marked(task: Task) -> bool:

@@ -71,10 +71,10 @@ def task_of(row: tuple[Any, ...], lane: PostgresLane) -> Task:
 T = TypeVar("T")
 
 # The values that many tasks of a batch have in common. The key of the lane comes first.
-Template = tuple[str, str, tuple[str, ...], int, float, float, int, RetryPolicy, float]
+Template = tuple[str, str, tuple[str, ...], int, float, float, int, RetryPolicy, float, bool]
 
 _template: Callable[[NewTask], Template] = attrgetter(
-    "queue", "type", "needs", "priority", "ageing", "timeout", "max_retries", "retry", "window"
+    "queue", "type", "needs", "priority", "ageing", "timeout", "max_retries", "retry", "window", "until_started"
 )
 
 
@@ -91,7 +91,8 @@ class AddBatch:
 
     def parameters(self, numbers: Mapping[LaneKey, LaneNumbers]) -> dict[str, Any]:
         tasks, lanes = self._tasks, [numbers[lane] for lane in self.lanes()]
-        _, _, _, priorities, ageings, timeouts, retries, policies, windows = zip(*self._templates, strict=True)
+        columns = list(zip(*self._templates, strict=True))
+        priorities, ageings, timeouts, retries, policies, windows, until_started = columns[3:]
         return {
             "size": len(tasks),
             "id": uuids([task.id for task in tasks]),
@@ -111,6 +112,7 @@ class AddBatch:
             "max_retries": integers(retries),
             "retry": texts([encode_retry(policy) for policy in policies]),
             "window": floats(windows),
+            "until_started": integers([int(until) for until in until_started]),
         }
 
 
@@ -181,6 +183,7 @@ def change_parameters(changes: Sequence[Change], lanes: Mapping[str, int]) -> di
         "promotion": floats(_empty_if_null([change.promotion for change in changes])),
         "priority": integers(_empty_if_null([change.priority for change in changes])),
         "new_lane": integers(_empty_if_null([lanes.get(change.id) for change in changes])),
+        "payload": blobs(_empty_if_null([change.payload for change in changes])),
         "log": texts(_empty_if_null([change.log for change in changes])),
         "progress": floats(_empty_if_null([change.progress for change in changes])),
         "progress_text": texts(_empty_if_null([change.progress_text for change in changes])),

@@ -116,7 +116,12 @@ class RedisEngine(Engine):
         return await self._write(
             "apply",
             [
-                (new_token(), self._now(), pack_changes(batch), *(change.result or b"" for change in batch))
+                (
+                    new_token(),
+                    self._now(),
+                    pack_changes(batch),
+                    *(each.payload or each.result or b"" for each in batch),
+                )
                 for _, batch in _batches(changes)
             ],
         )

@@ -92,7 +92,7 @@ def pack_new(tasks: Sequence[NewTask]) -> bytes:
                 new.priority * min(new.ageing, STRICT),
                 None if new.idempotency_key is None else new.window,
                 None if new.idempotency_key is None else new.next_id,
-                *(() if new.batch is None else (new.batch,)),
+                *((new.batch, new.until_started) if new.batch is not None or new.until_started else ()),
             )
             for new in tasks
         ]
@@ -125,6 +125,7 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.run_at,
                 change.priority,
                 change.promotion,
+                change.payload is not None,
                 change.log,
                 None if change.progress is None else _json((change.progress, change.progress_text)).decode(),
             )

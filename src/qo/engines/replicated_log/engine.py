@@ -218,7 +218,7 @@ class ReplicatedLogEngine(Engine):
             return [False] * len(changes)
         if isinstance(shard, ShardedLog):
             return await shard.apply(changes)
-        parts = record_batches(changes, lambda change: len(change.result or b"") + len(change.log or ""))
+        parts = record_batches(changes, lambda change: change.size)
         return [*chain.from_iterable(await in_parts(parts, shard.apply))]
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:

@@ -159,7 +159,7 @@ class LogShard(TableEngine):
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
-        size = sum(_TASK_SIZE + len(change.result or b"") + len(change.log or "") for change in changes)
+        size = sum(_TASK_SIZE + change.size for change in changes)
         applied = await self._commit(lambda table: table.apply(changes, self._clock()), size)
         if any(change.to is Status.PENDING for change in changes):
             self._wake()

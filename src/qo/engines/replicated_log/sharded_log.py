@@ -89,7 +89,8 @@ class ShardedLog:
         async def apply(number: int, places: Sequence[int]) -> list[bool]:
             shard = self.shards[number]
             parts = record_batches(
-                [changes[place] for place in places], lambda change: len(change.result or b"") + len(change.log or "")
+                [changes[place] for place in places],
+                lambda change: change.size,
             )
             return [*chain.from_iterable(await in_parts(parts, shard.apply))]
 

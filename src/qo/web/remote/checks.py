@@ -127,6 +127,9 @@ def check_change(change: Change, payload_limit: int) -> Change:
     if change.result is not None:
         check_size("result", change.result, payload_limit)
         check_depth("result", change.result)
+    if change.payload is not None:
+        check_size("payload", change.payload, payload_limit)
+        check_depth("payload", change.payload)
     if change.error is not None:
         check_size("error", change.error.encode(), ERROR_LIMIT)
         if "\x00" in change.error:

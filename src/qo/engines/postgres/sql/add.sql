@@ -10,7 +10,7 @@ WITH clock AS MATERIALIZED (
 new_task AS MATERIALIZED (
     SELECT new.id, new.next_id, new.payload, new.idempotency_key, new.trace_id, new.run_at, new.batch, created.at AS created_at, due.at AS available_at,
            greatest(coalesce(new.run_at - (clock.now - created.at), due.at), created.at) + shared.priority * shared.ageing AS rank,
-           shared.lane, shared.lane_group, shared.priority, shared.timeout, shared.max_retries, shared.retry, shared."window"
+           shared.lane, shared.lane_group, shared.priority, shared.timeout, shared.max_retries, shared.retry, shared."window", shared.until_started
     FROM clock,
          unnest(%(id)s::uuid[], %(template)s::integer[], %(payload)s::bytea[], %(delay)s::float8[], %(run_at)s::float8[],
                 %(idempotency_key)s::text[], %(trace_id)s::text[], %(next_id)s::uuid[], %(batch)s::text[]) WITH ORDINALITY
@@ -19,7 +19,8 @@ new_task AS MATERIALIZED (
                          (%(priority)s::float8[])[new.template] AS priority,
                          (%(ageing)s::float8[])[new.template] AS ageing, (%(timeout)s::float8[])[new.template] AS timeout,
                          (%(max_retries)s::integer[])[new.template] AS max_retries, (%(retry)s::text[])[new.template] AS retry,
-                         (%(window)s::float8[])[new.template] AS "window") AS shared,
+                         (%(window)s::float8[])[new.template] AS "window",
+                         (%(until_started)s::integer[])[new.template] = 1 AS until_started) AS shared,
          LATERAL (SELECT clock.now - 0.000003::float8 * (%(size)s::integer - new.nth) AS at) AS created,
          LATERAL (SELECT coalesce(new.run_at, created.at + new.delay) AS at) AS due
     ORDER BY new.id
@@ -61,7 +62,8 @@ SELECT pg_notify(%(channel)s, '')::text
 last AS MATERIALIZED (
     SELECT new.id AS first, f.last AS seen,
            CASE WHEN t.id IS NULL THEN f.last IS NOT NULL
-                ELSE t.completed_at IS NOT NULL AND new.created_at - t.created_at >= new."window" END AS is_over
+                ELSE (t.completed_at IS NOT NULL OR new.until_started AND t.status = 'running')
+                     AND new.created_at - t.created_at >= new."window" END AS is_over
     FROM new_task AS new
          LEFT JOIN {schema}.followers AS f ON f.first = new.id AND new.idempotency_key IS NOT NULL
          LEFT JOIN {schema}.tasks AS t ON t.id = coalesce(f.last, new.id)

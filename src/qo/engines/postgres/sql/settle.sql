@@ -47,9 +47,9 @@ change AS MATERIALIZED (
                          %(result)s::bytea[], %(error)s::text[], %(failure_kind)s::text[],
                          %(started_at)s::float8[], %(run_at)s::float8[], %(promotion)s::float8[],
                          %(priority)s::integer[], %(new_lane)s::integer[], %(log)s::text[], %(progress)s::float8[],
-                         %(progress_text)s::text[])
+                         %(progress_text)s::text[], %(payload)s::bytea[])
         AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, failure_kind, started_at, run_at,
-              promotion, priority, new_lane, log, progress, progress_text)
+              promotion, priority, new_lane, log, progress, progress_text, payload)
 ),
 locked AS MATERIALIZED (
     SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.created_at,
@@ -96,6 +96,7 @@ changed AS (
         completed_at = CASE WHEN p."to" NOT IN ('pending', 'running') THEN coalesce(t.completed_at, clock.now) END,
         updated_at = clock.now,
         version = t.version + 1,
+        payload = coalesce(p.payload, t.payload),
         progress = coalesce(p.progress, t.progress),
         progress_text = CASE WHEN p.progress IS NULL THEN t.progress_text ELSE p.progress_text END,
         log = CASE WHEN p."to" = 'running' THEN t.log ELSE p.log END,

@@ -1,5 +1,6 @@
 -- ARGV = nonce, now or '', steps, batch, payload...
---   batch: per task {id, lane, description, timeout, delay, run_at, weight, window, next_id, name of its batch}; window and
+--   batch: per task {id, lane, description, timeout, delay, run_at, weight, window, next_id, name of its batch,
+--     until_started}; window and
 --     next_id are nil without an idempotency key
 --   steps: how many steps of 3 microseconds the first task is created before now. Each task is created a step after the
 --     one before it, so that a batch keeps its order: see `created` in model/task.py
@@ -12,8 +13,9 @@ if receipt then return receipt end
 local answers, has_new = {}, false
 
 -- Whether the window of an idempotency key has passed, so that its next task is new.
-local function is_over(stored, window, at)
-  return window and stored.status >= COMPLETED and at - stored.created_at >= window
+local function is_over(stored, window, at, until_started)
+  local is_past = stored.status >= COMPLETED or until_started and stored.status == RUNNING
+  return window and is_past and at - stored.created_at >= window
 end
 
 local function last_under(id, window)
@@ -29,14 +31,15 @@ local function follow(id, next_id)
 end
 
 for i, new in ipairs(batch) do
-  local first, lane, description, timeout, delay, run_at, weight, window, next_id, group = unpack(new, 1, 10)
+  local first, lane, description, timeout, delay, run_at, weight, window, next_id, group, until_started =
+    unpack(new, 1, 11)
   local id = last_under(first, window)
   local at = now - 0.000003 * (steps - i + 1)
   local there = call('HMGET', task_key(id), 's', 'm')
   local stored = there[1] and decode_state(there[1])
   local is_damaged = there[1] and not stored -- its id stays taken
   local is_new = not stored and not there[2] and not is_damaged
-  if stored and next_id and is_over(stored, window, at) and call('EXISTS', task_key(next_id)) == 0 then
+  if stored and next_id and is_over(stored, window, at, until_started) and call('EXISTS', task_key(next_id)) == 0 then
     id, is_new = next_id, true
     follow(first, id)
   end

@@ -1,6 +1,6 @@
--- ARGV = nonce, now or '', batch, result...
+-- ARGV = nonce, now or '', batch, result or payload...
 --   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has_result, error, started_at, kind,
---     run_at, priority, promotion, log, progress}
+--     run_at, priority, promotion, has_payload, log, progress}
 -- Returns for each change '1' (applied now, or before) or '0'.
 local nonce, now, batch = ARGV[1], current_time(ARGV[2]), cmsgpack.unpack(ARGV[3])
 check_lease_rights()
@@ -56,8 +56,8 @@ local function lane_for(lane, priority)
 end
 
 local function change_task(key, old, error, change, result)
-  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind, run_at, priority, promotion, log,
-    progress = unpack(change, 1, 17)
+  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind, run_at, priority, promotion,
+    has_payload, log, progress = unpack(change, 1, 18)
   local status = STATUS_CODES[to]
   local available_at, rank = place(old, delay, run_at, promotion)
   local new = {
@@ -72,6 +72,7 @@ local function change_task(key, old, error, change, result)
   if status == COMPLETED then new_error = false else new_error = new_error or error end
   local fields = { 's', encode_state(new) }
   if status ~= RUNNING then fields[3], fields[4] = 'h' .. new.version, encode_event(new, new_error) end -- a renewal has none
+  if has_payload then fields[#fields + 1] = 'p'; fields[#fields + 1] = result end
   if has_result then fields[#fields + 1] = 'r'; fields[#fields + 1] = result end
   if new_error and new_error ~= error then fields[#fields + 1] = 'e'; fields[#fields + 1] = new_error end
   if kind and new_error then fields[#fields + 1] = 'k'; fields[#fields + 1] = kind end

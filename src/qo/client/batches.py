@@ -1,0 +1,98 @@
+"""Groups of tasks that were submitted together: their names, their progress, and waiting for their end."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from qo.backoff import Backoff
+from qo.engine import Engine
+from qo.errors import ResultTimeout
+from qo.ids import new_token
+from qo.model import FINISHED, Counts, Filter, Status, check_batch_id, check_name
+
+_SAMPLED_TASKS = 100  # finished tasks from which the remaining time is estimated
+_LISTED_TASKS = 1000  # newest tasks among which batches are listed
+_MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.05, 2.0
+
+
+class BatchProgress(Struct, frozen=True, kw_only=True):
+    """The tasks of a batch by status. `archived` tasks have finished, and count as done."""
+
+    id: str
+    total: int = 0
+    pending: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    archived: int = 0
+    eta: float | None = None  # estimated seconds until all tasks have finished; None if unknown
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed + self.cancelled + self.archived
+
+    @property
+    def fraction(self) -> float:
+        """From 0 to 1; 0 for a batch without tasks."""
+        return self.done / self.total if self.total else 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all tasks that were submitted so far have finished."""
+        return self.total > 0 and self.done == self.total
+
+
+def new_batch_id(name: str) -> str:
+    """An id of its own for each batch, which begins with its name."""
+    return f"{check_name('batch', name)}-{new_token()[:8]}"
+
+
+def progress_of(batch: str, counts: Counts) -> BatchProgress:
+    """Progress from the counts of a batch."""
+    by_status: Counter[str] = Counter()
+    for key, number in counts.items():
+        by_status[key.status.value] += number
+    fields: Mapping[str, int] = {status.value: by_status[status.value] for status in Status}
+    return BatchProgress(id=batch, total=by_status.total(), **fields)
+
+
+async def read_progress(engine: Engine, batch: str) -> BatchProgress:
+    """The progress of a batch, with an estimate of the remaining time."""
+    progress = progress_of(check_batch_id("batch", batch), await engine.count(batch))
+    left = progress.total - progress.done
+    if not left or not progress.done:
+        return progress
+    return replace(progress, eta=await remaining_time(engine, batch, left))
+
+
+async def remaining_time(engine: Engine, batch: str, left: int) -> float | None:
+    """Estimated seconds for `left` tasks, at the rate at which the newest finished tasks ended."""
+    where = Filter(batch=batch, statuses=tuple(sorted(FINISHED)))
+    finished = await engine.find_without_values(where, limit=_SAMPLED_TASKS)
+    ends = [task.completed_at for task in finished if task.completed_at is not None]
+    first = min((task.started_at or task.created_at for task in finished), default=0.0)
+    duration = max(ends, default=0.0) - first
+    return left * duration / len(ends) if ends and duration > 0 else None
+
+
+async def list_batches(engine: Engine, limit: int = 50) -> list[BatchProgress]:
+    """The batches of the newest tasks, newest first, without estimates."""
+    tasks = await engine.find_without_values(Filter(), limit=_LISTED_TASKS)
+    names = list(dict.fromkeys(task.batch for task in tasks if task.batch is not None))[:limit]
+    return [progress_of(name, await engine.count(name)) for name in names]
+
+
+async def wait_for_batch(engine: Engine, batch: str, timeout: float | None = None) -> BatchProgress:
+    """Wait until all tasks of a batch have finished. Raises ResultTimeout."""
+    backoff = Backoff(_MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL)
+    try:
+        async with asyncio.timeout(timeout):
+            while not (progress := progress_of(batch, await engine.count(batch))).is_done:  # noqa: ASYNC110 - a poll
+                await asyncio.sleep(backoff.next())
+    except TimeoutError as error:
+        raise ResultTimeout(f"batch {batch} has unfinished tasks after {timeout:g} s") from error
+    return progress
