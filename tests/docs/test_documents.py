@@ -83,6 +83,14 @@ def test_the_storages_are_true(desk: Path) -> None:
         assert ended.returncode == 0, f"{code}\n{ended.stderr}"
 
 
+@pytest.mark.parametrize("page", ["uniqueness"])
+def test_the_examples_of_a_page_are_true(desk: Path, page: str) -> None:
+    code = "\n".join(code for kind, code in blocks(f"docs/{page}.md") if kind == "python")
+    (desk / "page.py").write_text(code)
+    done = run([sys.executable, "page.py"], desk)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_encryption_page_is_true(desk: Path) -> None:
     ((kind, code),) = [block for block in blocks("docs/encryption.md") if block[0] == "python"]
     (desk / "encrypted.py").write_text(code)

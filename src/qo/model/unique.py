@@ -1,8 +1,7 @@
 """Uniqueness: which submissions repeat an earlier task, and what becomes of them."""
 
-from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +19,12 @@ _RAW = b"\x00"  # the first byte of raw data; see qo.codec
 _KEY_LENGTH = 40  # hex digits
 
 
+class Duration(Protocol):
+    """A timedelta. This module does not import its module, which has a clock."""
+
+    def total_seconds(self) -> float: ...
+
+
 class Unique(Struct, frozen=True, kw_only=True):
     """At most one task of a queue and type with the same arguments.
 
@@ -27,13 +32,15 @@ class Unique(Struct, frozen=True, kw_only=True):
     """
 
     by: tuple[str, ...] | str = "args"  # names of arguments, or "args": all of them
-    within: float | timedelta | None = None
+    within: float | Duration | None = None  # seconds, or a timedelta
     until: UniqueUntil = "finished"
     on_duplicate: OnDuplicate = "keep"
 
     @property
     def window(self) -> float:
-        return self.within.total_seconds() if isinstance(self.within, timedelta) else self.within or 0.0
+        if self.within is None or isinstance(self.within, int | float):
+            return self.within or 0.0
+        return self.within.total_seconds()
 
 
 def check_unique(unique: Unique) -> Unique:
@@ -44,6 +51,8 @@ def check_unique(unique: Unique) -> Unique:
     if by != "args" and (not isinstance(by, tuple | list) or not by or not all(is_a(name, str) for name in by)):
         raise InvalidTask("unique.by", f'{show(by)} must be "args" or names of arguments such as ("customer_id",)')
     if unique.within is not None:
+        if not hasattr(unique.within, "total_seconds") and not is_a(unique.within, int, float):
+            raise InvalidTask("unique.within", f"{show(unique.within)} is neither seconds nor a timedelta")
         check_number("unique.within", unique.window, above=0.0)
     _check_word("unique.until", unique.until, UniqueUntil)
     _check_word("unique.on_duplicate", unique.on_duplicate, OnDuplicate)
