@@ -19,7 +19,7 @@ _RAW = b"\x00"  # the first byte of raw data; see qo.codec
 _KEY_LENGTH = 40  # hex digits
 
 
-class Duration(Protocol):
+class TimedeltaLike(Protocol):
     """A timedelta. This module does not import its module, which has a clock."""
 
     def total_seconds(self) -> float: ...
@@ -32,7 +32,7 @@ class Unique(Struct, frozen=True, kw_only=True):
     """
 
     by: tuple[str, ...] | str = "args"  # names of arguments, or "args": all of them
-    within: float | Duration | None = None  # seconds, or a timedelta
+    within: float | TimedeltaLike | None = None  # seconds, or a timedelta
     until: UniqueUntil = "finished"
     on_duplicate: OnDuplicate = "keep"
 
