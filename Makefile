@@ -88,11 +88,13 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 	@touch $@ $(VENV)/installed
 
 # Test servers whose dependencies conflict with ours, or that are not Python packages. The others are in requirements/dev.txt.
-$(VENV)/servers: $(VENV)/bin/python requirements/ministack.txt requirements/oidc.txt
+$(VENV)/servers: $(VENV)/bin/python requirements/ministack.txt requirements/oidc.txt requirements/azurite/package-lock.json
 	$(PYTHON) -m venv --without-pip $(VENV)/ministack
 	$(call install,$(VENV)/ministack,--require-hashes -r requirements/ministack.txt)
 	$(PYTHON) -m venv --without-pip $(VENV)/oidc
 	$(call install,$(VENV)/oidc,--require-hashes -r requirements/oidc.txt)
-	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
+	mkdir -p $(VENV)/azurite
+	cp requirements/azurite/package.json requirements/azurite/package-lock.json $(VENV)/azurite/
+	if command -v npm >/dev/null; then npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite; fi
 	sh tests/servers/install_browser.sh
 	@touch $@

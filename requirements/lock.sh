@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the files of this folder: every package that `make` installs, with the hashes of all its files, for all platforms.
 # Versions are those of constraints.txt. A package that is not there yet gets its newest version: add it. uv, and the two test servers
-# below, have files of their own, because what they pin is not what qo uses.
+# below, have files of their own, because what they pin is not what qo uses. azurite/ is a lock for npm, without addresses.
 set -eu
 cd "$(dirname "$0")/.."
 compile() {
@@ -15,3 +15,18 @@ done
 echo 'ministack==1.5.33' | compile ministack.txt -
 echo 'oidc-provider-mock==0.3.4' | compile oidc.txt -
 echo uv | compile uv.txt -
+if command -v npm >/dev/null; then
+    cd requirements/azurite
+    npm install --silent --package-lock-only --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved
+    python3 - <<'END'
+import json
+from pathlib import Path
+
+path = Path("package-lock.json")
+lock = json.loads(path.read_text("utf-8"))
+for package in lock["packages"].values():
+    for field in ("deprecated", "engines", "funding", "license", "resolved"):  # `npm ci` does not need them
+        package.pop(field, None)
+path.write_text(json.dumps(lock, indent=2) + "\n", "utf-8")
+END
+fi

@@ -1,5 +1,6 @@
 """requirements/ holds what constraints.txt says, each package with hashes, and names no place to get it from."""
 
+import json
 import re
 from pathlib import Path
 
@@ -38,3 +39,13 @@ def test_versions_are_those_of_the_constraints(name: str) -> None:
     }
     if name == "dev":
         assert wanted.keys() - pinned.keys() <= {"async-timeout"}  # of Pythons that qo does not run on
+
+
+def test_the_packages_of_npm_have_hashes_too_and_no_addresses() -> None:
+    text = (ROOT / "requirements" / "azurite" / "package-lock.json").read_text("utf-8")
+    packages = json.loads(text)["packages"]
+    wanted = json.loads((ROOT / "requirements" / "azurite" / "package.json").read_text("utf-8"))["dependencies"]
+    assert packages.pop("")["dependencies"] == wanted == {"azurite": packages["node_modules/azurite"]["version"]}
+    for name, package in packages.items():
+        assert re.fullmatch(r"sha512-[A-Za-z0-9+/]{86}==", package["integrity"]), name
+    assert "://" not in text and "resolved" not in text
