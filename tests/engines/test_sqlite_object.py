@@ -63,6 +63,20 @@ def database(version: int = 0, application: int = 0) -> bytes:
     return data
 
 
+async def test_a_trigger_in_the_object_runs_in_no_process_that_reads_it() -> None:
+    """Every role writes the object. What it stores is data, also for an administrator who opens it."""
+    bucket = MemoryBucket()
+    await SqliteObjectEngine(bucket).add([new(1)])
+    db = apsw.Connection(":memory:")
+    db.deserialize("main", await content(bucket))
+    db.execute("CREATE TRIGGER forged AFTER INSERT ON tasks BEGIN UPDATE tasks SET payload = x'66'; END")
+    await bucket.put(KEY, db.serialize("main"), expected=ANY)
+    db.close()
+    engine = SqliteObjectEngine(bucket)
+    await engine.add([new(2, payload=b"2")])
+    assert [(await stored(engine, n)).payload for n in (1, 2)] == [new(1).payload, b"2"]
+
+
 FOREIGN = {
     "text": (b"junk", "does not hold a queue"),
     "json": (b'{"format":1}' * 20, "does not hold a queue"),

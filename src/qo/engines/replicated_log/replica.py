@@ -24,6 +24,7 @@ from qo.engines.replicated_log.schema_steps import BadStep, SchemaStep, make_ste
 from qo.errors import StorageError
 from qo.model import ClaimRequest
 from qo.sqlite_tables.driver_errors import to_qo_error
+from qo.sqlite_tables.foreign_content import ignore_code
 from qo.sqlite_tables.header import APPLICATION_ID
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
@@ -107,11 +108,7 @@ class Replica:
     def _connect(self, cache_size: int) -> apsw.Connection:
         db = apsw.Connection(str(self._file.path), statementcachesize=_STATEMENTS)
         self._connections.append(db)
-        # The content comes from a bucket that others can write: its schema must not call functions or run code.
-        db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        db.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-        db.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
+        ignore_code(db)
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("PRAGMA synchronous = OFF")  # a file that is lost with the process needs no flushes
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")

@@ -18,6 +18,7 @@ from qo.engines.commit_loop import PendingCall
 from qo.errors import StorageError
 from qo.ids import new_token as new_write_id
 from qo.model import ClaimRequest
+from qo.sqlite_tables.foreign_content import ignore_code
 from qo.sqlite_tables.header import HEADER, parse_header
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.reader import SqliteReader
@@ -149,6 +150,7 @@ def _is_blank(key: str, data: bytes) -> bool:
 
 def _deserialize(data: bytes) -> apsw.Connection:
     db = apsw.Connection(":memory:", statementcachesize=200)
+    ignore_code(db)
     if not data:
         return db
     if data[_JOURNAL] != _NO_LOG:  # a database file that a user uploaded
