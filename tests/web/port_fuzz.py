@@ -17,7 +17,6 @@ import httpx
 import msgspec
 
 from qo import wire
-from qo.model import Status
 from qo.testing.samples import task_id
 
 IDS = [task_id(n) for n in range(12)]
@@ -94,6 +93,23 @@ USUAL: dict[str, list[Any]] = {
     "per_type_limits": [{}, {"t": 1}],
 }
 NAMELESS: dict[str, list[Any]] = {"history": IDS, "read_note": USUAL["name"], "notes": ["", "workers/", "stats/"]}
+
+
+SIMPLE: dict[Any, list[Any]] = {types.NoneType: [None], bool: [True, False], str: ["a"], int: [0, 1]}
+
+
+def usual_of(hint: Any) -> list[Any]:
+    """Values of this type, for fields that USUAL does not name."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return [value for each in inner for value in usual_of(each)]
+    if origin is typing.Literal:
+        return [*inner]
+    if origin in (tuple, list, frozenset):
+        return [[], *([value] for value in usual_of(inner[0]))]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return [each.value for each in hint]
+    return SIMPLE.get(hint, [1.0, 2.0])
 
 
 class Trouble(NamedTuple):
@@ -177,19 +193,8 @@ class PortFuzz:
             if not field.required and self._dice.randrange(2):
                 continue
             hint = hints[field.name]
-            if isinstance(hint, type) and issubclass(hint, Enum):
-                usual = [each.value for each in hint]
-            else:
-                usual = USUAL.get(field.name) or self._usual_of(hint)
-            value[field.name] = self._value(hint, usual)
+            value[field.name] = self._value(hint, USUAL.get(field.name) or usual_of(hint))
         return value
-
-    def _usual_of(self, hint: Any) -> list[Any]:
-        if "bool" in str(hint):
-            return [True, False]
-        if "Status" in str(hint):
-            return [[], [Status.PENDING.value], [Status.RUNNING.value], [each.value for each in Status]]
-        return [1.0, 2.0]
 
     def _hostile(self, kind: Any) -> Any:
         """A value of the right type that a store may choke on, or of another type."""
