@@ -29,6 +29,7 @@ COMMANDS = {  # in the order of the help text
     "history": CommandSpec("read_tasks:history", "Show everything that happened to a task."),
     "list": CommandSpec("list_tasks:list_", "List tasks, newest first."),
     "stats": CommandSpec("stats:command", "Count tasks by status, type and queue."),
+    "batch": CommandSpec("batches:command", "Show the progress of tasks that were submitted together."),
     "top": CommandSpec("top:command", "Watch the queue live."),
     "worker": CommandSpec("worker:command", "Run a worker."),
     "workers": CommandSpec("workers:command", "List workers, or ask them to drain."),

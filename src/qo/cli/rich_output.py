@@ -125,6 +125,8 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
         ("timeout", duration(task.timeout)),
         ("key", task.idempotency_key),
         ("trace", task.trace_id),
+        ("batch", task.batch),
+        ("progress", progress_text(task)),
     ]
     shown = [(name, data(value)) for name, value in facts if name and value not in (None, "")]
     shown.append(("payload", _long(as_json(to_json(task.payload)))))
@@ -160,7 +162,9 @@ def took(task: Task) -> float | None:
 def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
     wide = width >= _WIDE
     has_failures = wide and any(task.failure_kind is not None for task in tasks)
+    has_progress = any(task.status is Status.RUNNING and task.progress is not None for task in tasks)
     more = (*(("failure",) if has_failures else ()), "queue", "worker") if wide else ()
+    more = (*(("progress",) if has_progress else ()), *more)
     rows = table("id", "type", "status", "prio", "tries", "age", *more, right=("prio", "tries", "age"))
     for task in tasks:
         cells: list[Any] = [
@@ -171,10 +175,19 @@ def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
             _tries(task),
             Text(age(now - task.created_at), style="dim"),
         ]
+        if has_progress:
+            cells.append(data(progress_text(task) if task.status is Status.RUNNING else ""))
         if has_failures:
             cells.append(Text("" if task.failure_kind is None else task.failure_kind.value))
         rows.add_row(*cells, *((data(task.queue), data(task.worker_id or "", "dim")) if wide else ()))
     return rows
+
+
+def progress_text(task: Task) -> str:
+    """The progress that the handler reported, such as `40 % resizing`."""
+    if task.progress is None:
+        return ""
+    return f"{task.progress:.0%} {clean(task.progress_text or '')}".replace("%", " %").rstrip()
 
 
 def _tries(task: Task) -> Text:

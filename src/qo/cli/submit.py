@@ -16,6 +16,7 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import clean_lines, compact, plural, print_error
 from qo.cli.rich_output import console, status_text
 from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, parse_task, read_input
+from qo.cli.unique_options import pop_unique, unique_options
 from qo.client import Client, Settings, TaskHandle, describe
 from qo.clock import system_clock
 from qo.codec import task_view, to_json
@@ -55,6 +56,8 @@ _EXAMPLES = examples(
 )
 @option("--id", "id_", metavar="UUID", help="Id of the task.  [default: a new one]")
 @option("--trace-id", metavar="TEXT", help="Trace id to store with the task.")
+@option("--batch", metavar="NAME", help="Group of tasks to count it with: see qo batch.")
+@unique_options
 @option(
     "--wait", type=DURATION, is_flag=False, flag_value=_FOREVER, metavar="[DURATION]",
     help="Wait for the result, for at most this long if a duration is given.",
@@ -91,7 +94,7 @@ def _reject_task_options() -> None:
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if name not in ("type_", "id_", "needs")}
-    options |= {"id": given["id_"], "needs": flatten(given["needs"])}
+    options |= {"id": given["id_"], "needs": flatten(given["needs"]), "unique": pop_unique(options)}
     return {name: value for name, value in options.items() if value is not None}
 
 
