@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qo import notes, wire
 from qo.codec import encode_value
@@ -49,6 +50,8 @@ class World:
         task_id = new_id()
         payload = encode_value({"marker": f"{word}-payload"})
         new = NewTask(id=task_id, queue=queue, type=type, payload=payload, max_retries=0, trace_id=f"{word}-trace")
+        if state == "scheduled":
+            new, state = replace(new, delay=3600.0), "pending"
         await self.engine.add([new])
         if state != "pending":
             request = ClaimRequest(
@@ -131,6 +134,10 @@ about("GET", f"{V1}/tasks/{{task_id}}/history", "running")
 about("GET", f"{V1}/tasks/{{task_id}}/result", "completed")
 about("POST", f"{V1}/tasks/{{task_id}}/replay", "failed")
 about("POST", f"{V1}/tasks/{{task_id}}/archive", "completed")
+about("POST", f"{V1}/tasks/{{task_id}}/run-now", "scheduled")
+about("POST", f"{V1}/tasks/{{task_id}}/reschedule", body={"delay_seconds": 5})
+about("POST", f"{V1}/tasks/{{task_id}}/priority", body={"priority": "high"})
+about("GET", f"{V1}/tasks/{{task_id}}/explain")
 about("POST", f"{V1}/tasks/replay", "failed", {})
 about("POST", f"{V1}/tasks/replay", "failed", {"queue": [SECRET]})
 about("GET", f"{V1}/queue/stats")
@@ -161,6 +168,10 @@ about("GET", f"{BOARD}/workers", "running")
 about("POST", f"{BOARD}/act", "failed", {"action": "replay", "ids": ["ID"]})
 about("POST", f"{BOARD}/act", "pending", {"action": "cancel", "filter": {}})
 about("POST", f"{BOARD}/act", "completed", {"action": "archive", "filter": {"text": "payload"}})
+about("POST", f"{BOARD}/act", "scheduled", {"action": "run_now", "filter": {}})
+about("POST", f"{BOARD}/act", body={"action": "reschedule", "ids": ["ID"], "run_at": "2100-01-01T00:00:00Z"})
+about("POST", f"{BOARD}/act", body={"action": "priority", "ids": ["ID"], "priority": 1})
+about("POST", f"{BOARD}/act", "pending", {"action": "cancel_and_delete", "ids": ["ID"]}, more={"scope": Scope.ADMIN})
 about("POST", f"{BOARD}/act", "completed", {"action": "delete", "ids": ["ID"]}, more={"scope": Scope.ADMIN})
 about("POST", f"{BOARD}/cleanup", "completed", {"older_than": 0, "status": ["completed", "failed"]})
 
@@ -172,6 +183,9 @@ about("GET", f"{MANAGED}/{{task_id}}")
 about("DELETE", f"{MANAGED}/{{task_id}}", "completed")
 about("POST", f"{MANAGED}/{{task_id}}/retry", "failed")
 about("POST", f"{MANAGED}/{{task_id}}/cancel", "pending")
+about("POST", f"{MANAGED}/{{task_id}}/run-now", "scheduled")
+about("POST", f"{MANAGED}/{{task_id}}/reschedule", body={"runAt": "2100-01-01T00:00:00Z"})
+about("POST", f"{MANAGED}/{{task_id}}/priority", body={"priority": 0})
 about("DELETE", MANAGED, "completed", query="?olderThan=2100-01-01")
 about("POST", f"{MANAGED}/pause")
 about("POST", f"{MANAGED}/resume")

@@ -39,6 +39,7 @@ NAMED = {  # the specification's list, line by line
     "task_duration_seconds_count": {"priority", "status"},
     "task_retries_total": {"priority", "reason"},
     "task_state_total": {"status"},
+    "tasks_pending": {"kind"},
     "workers_total": {"status"},
     "worker_capacity_used_ratio": set(),
     "worker_heartbeat_failures_total": set(),

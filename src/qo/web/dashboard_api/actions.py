@@ -1,7 +1,7 @@
 """Actions on tasks, by id or by filter, a few thousand tasks per request."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from litestar import Request, post
@@ -11,9 +11,24 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from qo.client import Client
+from qo.client.describe import Priority, parse_instant
 from qo.engine import Engine
 from qo.errors import InvalidTask
-from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
+from qo.model import (
+    FINISHED,
+    Change,
+    Filter,
+    Guard,
+    PendingKind,
+    Status,
+    Task,
+    archive,
+    cancel,
+    replay,
+    replay_finished,
+    run_now,
+    withdraw,
+)
 from qo.model.change import STATUSES
 from qo.web.callers import AccessLimits, Scope
 from qo.web.dashboard_api.search import Search, TaskFilter, find, search_of
@@ -28,30 +43,53 @@ MAX_TASKS = 10_000  # per request
 _BATCH_SIZE = 500
 _MAX_REASONS = 20  # refused tasks that are read to give a reason
 
-Action = Literal["replay", "archive", "cancel", "delete"]
+Action = Literal[
+    "replay",
+    "replay_completed",
+    "archive",
+    "cancel",
+    "delete",
+    "run_now",
+    "reschedule",
+    "priority",
+    "cancel_and_delete",
+]
 
 
 class ActionKind(Struct, frozen=True):
     change: Callable[[str], Change] | None  # None: delete
     takes: frozenset[Status]
+    deletes: bool = False  # after the change
+    pending: tuple[PendingKind, ...] = ()  # only these kinds of pending tasks
+    verb: str = ""  # in the audit trail, if it is not the name of the action
 
 
 KINDS: dict[Action, ActionKind] = {
     "replay": ActionKind(replay, STATUSES[Guard.REPLAYABLE]),
     "archive": ActionKind(archive, STATUSES[Guard.ENDED]),
     "cancel": ActionKind(cancel, STATUSES[Guard.UNFINISHED]),
-    "delete": ActionKind(None, FINISHED),
+    "delete": ActionKind(None, FINISHED, deletes=True),
+    "replay_completed": ActionKind(replay_finished, FINISHED, verb="replay"),
+    "run_now": ActionKind(
+        run_now, STATUSES[Guard.NOT_DUE], pending=(PendingKind.SCHEDULED, PendingKind.RETRYING), verb="run-now"
+    ),
+    "reschedule": ActionKind(None, STATUSES[Guard.WAITING]),
+    "priority": ActionKind(None, STATUSES[Guard.WAITING]),
+    "cancel_and_delete": ActionKind(withdraw, FINISHED | {Status.PENDING}, deletes=True, verb="delete"),
 }
 
 
 class Act(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either `ids` or `filter`. With a filter, `after` is the `next` of the previous response."""
+    """Either `ids` or `filter`. With a filter, `after` is the `next` of the previous response. `reschedule` needs
+    `run_at` (ISO 8601), `priority` needs `priority`."""
 
     action: Action
     ids: Annotated[list[str], Meta(max_length=MAX_TASKS)] | None = None
     filter: TaskFilter | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_TASKS)] = 1000
     after: str = ""
+    run_at: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] | None = None
 
 
 class Refusal(Struct, frozen=True):
@@ -78,11 +116,13 @@ class Cleaned(Struct, frozen=True):
 
 @post("/act", opt=OPERATE | LIMITED | {"note": "deleting needs `admin`"}, status_code=200, responses=problems(413, 415))
 async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
-    """Replay, archive, cancel or delete tasks: those with the given ids, or up to `limit` matching ones, newest first.
+    """Replay, archive, cancel, delete, run now, reschedule or prioritise tasks: those with the given ids, or up to
+    `limit` matching ones, newest first.
 
     Deleting needs the scope `admin`."""
-    client, kind = server_of(request).client, KINDS[data.action]
-    if data.action == "delete":
+    client = server_of(request).client
+    kind = _kind(client, data)
+    if kind.deletes:
         admin = caller_of(request).within(Scope.ADMIN)
         if admin is None:
             raise PermissionDeniedException("deleting needs a token with the scope admin")
@@ -90,13 +130,26 @@ async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     if (data.ids is None) == (data.filter is None):
         raise InvalidTask("ids", "send either ids or a filter")
     action = describe_action(request, _in_words(data.filter))
-    action.verb = data.action
+    action.verb = kind.verb or data.action
     if data.ids is not None:
         acted = await _change_named(request, kind, list(dict.fromkeys(known_id(each) for each in data.ids)), action)
     else:
         acted = await _change_matching(client, kind, data, caller_of(request).limits, action)
     log_transition(request, data.action, number=acted.done)
     return acted
+
+
+def _kind(client: Client, data: Act) -> ActionKind:
+    """The action with its new time or priority. Raises InvalidTask."""
+    kind = KINDS[data.action]
+    for action, field in (("reschedule", "run_at"), ("priority", "priority")):
+        if (data.action == action) != (getattr(data, field) is not None):
+            raise InvalidTask(field, f"is required for the action {action}, and for no other")
+    if data.run_at is not None:
+        return replace(kind, change=client.reschedule_change(parse_instant("run_at", data.run_at)))
+    if data.priority is not None:
+        return replace(kind, change=client.priority_change(cast("Priority", data.priority)))
+    return kind
 
 
 @post("/cleanup", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
@@ -136,11 +189,11 @@ async def _change_matching(
     client: Client, kind: ActionKind, data: Act, limits: AccessLimits, action: RequestedAction
 ) -> Acted:
     given = data.filter or TaskFilter()
-    fit = [status for status in statuses(given.status) if status in kind.takes]
+    fit = [status for status in statuses(given.status)[0] if status in kind.takes]
     if not fit:
         return Acted(done=0, refused=[])
     asked = search_of(given, limits)
-    asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
+    asked = replace(asked, where=replace(asked.where, statuses=tuple(fit), pending=asked.where.pending or kind.pending))
     ids, following = await _matching(client.engine, asked, data)
     acted = await change(client, kind, ids, action)
     return replace(acted, next=following)
@@ -163,10 +216,9 @@ async def change(client: Client, kind: ActionKind, ids: list[str], action: Reque
     done, refused = 0, list[str]()
     for start in range(0, len(ids), _BATCH_SIZE):
         some = ids[start : start + _BATCH_SIZE]
-        if kind.change is None:
+        answers = [] if kind.change is None else await client.apply([kind.change(each) for each in some])
+        if kind.deletes:
             answers = await client.engine.delete(some)
-        else:
-            answers = await client.apply([kind.change(each) for each in some])
         action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
@@ -178,4 +230,6 @@ async def change(client: Client, kind: ActionKind, ids: list[str], action: Reque
 def _why(task: Task | None, kind: ActionKind) -> str:
     if task is None:
         return "there is no such task"
+    if task.status in kind.takes:
+        return "the task is due already"
     return f"the task is {task.status}; allowed: {', '.join(sorted(kind.takes))}"

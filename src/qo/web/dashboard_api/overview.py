@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from qo.client import Client
 from qo.clock import iso
-from qo.model import UNFINISHED, Counts, Filter, LevelWord, Status, Task
+from qo.model import UNFINISHED, Counts, Filter, LevelWord, PendingKind, Status, Task
 from qo.notes import Controls, WorkerNote
 from qo.web.callers import AccessLimits
 from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerState, brief, worker_state
@@ -70,6 +70,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 
     at: str
     counts: dict[StatusWord, int]
+    pending: dict[PendingKind, int]  # the pending tasks by kind; up to a minute old
     types: list[TypeLine]
     queues: list[QueueLine]
     priorities: list[PriorityLine]
@@ -99,6 +100,7 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     return Overview(
         at=iso(now),
         counts=_total(sample.counts),
+        pending=await server.pending_kinds.total(await server.client.engine.count(), limits),
         types=[
             TypeLine(type=name, unhandled=unhandled.get(name, 0), **numbers)
             for name, numbers in _grouped(sample.counts, by_queue=False)

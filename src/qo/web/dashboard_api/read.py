@@ -11,6 +11,7 @@ from qo.model import Task
 from qo.web.callers import Scope
 from qo.web.dashboard_api.search import TaskFilter, count, find, find_sorted, search_of
 from qo.web.dashboard_api.views import (
+    FilterWord,
     StatusWord,
     TaskDocument,
     WorkerDocument,
@@ -116,7 +117,7 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
 async def list_documents(
     *,
     request: Request[Any, Any, Any],
-    status: FromQuery[list[StatusWord] | None] = None,
+    status: FromQuery[list[FilterWord] | None] = None,
     type: FromQuery[list[str] | None] = None,
     queue: FromQuery[list[str] | None] = None,
     worker: FromQuery[str | None] = None,

@@ -27,7 +27,7 @@ from qo.model import (
     effective_rank,
 )
 from qo.web.callers import WHOLE_STORE, AccessLimits
-from qo.web.dashboard_api.views import StatusWord, statuses
+from qo.web.dashboard_api.views import FilterWord, statuses
 from qo.web.http.byte_budget import BoundedPage, find_within
 from qo.web.http.openapi import Name
 
@@ -56,7 +56,8 @@ class Search(Struct, frozen=True, kw_only=True):
     @property
     def counted(self) -> bool:
         """Whether the total is known from the counts by queue, type and status."""
-        return self.priority is None and not self.text and not self.shard and self.where.worker_id is None
+        is_plain = self.priority is None and not self.text and not self.shard
+        return is_plain and self.where.worker_id is None and not self.where.pending
 
     def matches(self, task: Task) -> bool:
         return (
@@ -169,7 +170,7 @@ _SHARD = re.compile("[0-9a-f]{1,8}")
 class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As in the list of tasks."""
 
-    status: list[StatusWord] = []
+    status: list[FilterWord] = []
     type: list[Name] = []
     queue: list[Name] = []
     worker: Name | None = None
@@ -181,8 +182,10 @@ class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def search_of(given: TaskFilter, limits: AccessLimits) -> Search:
     if given.shard and not _SHARD.fullmatch(given.shard):
         raise InvalidTask("shard", f"{given.shard!r:.80} is not the beginning of an id: 1 to 8 of 0-9 and a-f")
+    wanted, kinds = statuses(given.status)
     where = Filter(
-        statuses=statuses(given.status),
+        statuses=wanted,
+        pending=kinds,
         types=check_types("type", given.type),
         queues=check_names("queue", given.queue),
         worker_id=None if given.worker is None else check_name("worker", given.worker),

@@ -6,12 +6,15 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
 from qo.codec import event_view, json_text, task_view
-from qo.model import FINISHED, Event, FailureKind, Status, Task
+from qo.model import FINISHED, Event, FailureKind, PendingKind, Status, Task, statuses_and_kinds
 from qo.notes import WorkerNote, is_dead
 
 MAX_ERROR_LENGTH = 500  # characters of an error in a list
 
 StatusWord = Literal["pending", "running", "completed", "failed", "cancelled", "archived"]
+FilterWord = Literal[
+    "pending", "running", "completed", "failed", "cancelled", "archived", "ready", "scheduled", "retrying"
+]
 WorkerState = Literal["busy", "idle", "draining", "stale"]
 
 
@@ -112,14 +115,14 @@ def worker_state(worker: WorkerNote, now: float, silent_for: float) -> WorkerSta
     return "busy" if worker.current_load else "idle"
 
 
-def statuses(words: list[StatusWord]) -> tuple[Status, ...]:
-    """The given statuses, or all except archived."""
-    named = tuple(dict.fromkeys(Status(word) for word in words))
-    return named or tuple(status for status in Status if status is not Status.ARCHIVED)
+def statuses(words: list[FilterWord]) -> tuple[tuple[Status, ...], tuple[PendingKind, ...]]:
+    """The given statuses, or all except archived; and the kinds of pending tasks, empty for all."""
+    named, kinds = statuses_and_kinds(words)
+    return named or tuple(status for status in Status if status is not Status.ARCHIVED), kinds
 
 
 _NEVER_CHANGE = (
-    *("id", "queue", "type", "payload", "priority", "needs", "max_retries", "retry"),
+    *("id", "queue", "type", "payload", "needs", "max_retries", "retry"),
     *("created_at", "idempotency_key", "trace_id", "run_at", "batch"),
 )
 _AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "available_at", "version")

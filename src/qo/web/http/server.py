@@ -15,6 +15,7 @@ from qo.web.http.action_recorder import ActionRecorder
 from qo.web.http.edge import RequestsInFlight
 from qo.web.http.settings import WebSettings
 from qo.web.oidc.login import LoginService
+from qo.web.stats.pending_kinds import PendingKinds
 from qo.web.stats.sampler import QueuePosition, StoreViews, UnhandledTypes
 from qo.web.stats.server_metrics import ServerMetrics
 from qo.web.stats.throughput import RecentStats
@@ -33,6 +34,7 @@ class Server(Struct, frozen=True, kw_only=True):
     action_recorder: ActionRecorder
     login: LoginService | None
     unhandled: UnhandledTypes
+    pending_kinds: PendingKinds
 
     def state(self) -> State:
         """The state of the application: each part under its name, and this object as `server`."""
@@ -48,6 +50,7 @@ def new_server(client: Client, settings: WebSettings, clock: Clock) -> Server:
     views = StoreViews(client.engine, interval=settings.sample_interval, clock=clock)
     login = None if settings.oidc is None else LoginService(client.engine, settings.oidc, clock)
     recent = RecentStats(client, clock)
+    kinds = PendingKinds(client.engine, clock)
     return Server(
         client=client,
         settings=settings,
@@ -57,10 +60,11 @@ def new_server(client: Client, settings: WebSettings, clock: Clock) -> Server:
         position=QueuePosition(views.whole.sampler),
         in_flight=RequestsInFlight(settings.limits),
         recent_stats=recent,
-        metrics=ServerMetrics(client, views.whole.sampler, recent, clock, dead_after=settings.dead_after),
+        metrics=ServerMetrics(client, views.whole.sampler, recent, clock, dead_after=settings.dead_after, kinds=kinds),
         action_recorder=ActionRecorder(client.engine, clock),
         login=login,
         unhandled=UnhandledTypes(client.engine, clock, dead_after=settings.dead_after),
+        pending_kinds=kinds,
     )
 
 

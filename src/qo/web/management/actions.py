@@ -1,14 +1,17 @@
 """Actions on tasks and workers: retry, cancel, delete, pause, limit."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
 from litestar import Request, delete, post
 from litestar.params import FromPath, FromQuery, JSONBody
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from qo import model
+from qo.client.describe import Priority, parse_instant
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
-from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
+from qo.model import Change, Filter, Status, Task, is_retrying, replay, retry_now, withdraw
 from qo.web.http.access import ADMIN, HIDDEN, LIMITED, OPERATE, caller_of
 from qo.web.http.action_recorder import describe_action
 from qo.web.http.openapi import Rate
@@ -31,6 +34,14 @@ class Paused(Struct, frozen=True):
 
 class RateLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     tasks_per_second: Rate  # 0 removes the limit
+
+
+class ManagedTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    run_at: str  # ISO 8601; a time in the past means now
+
+
+class ManagedPriority(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    priority: Annotated[int, Meta(ge=0, le=9)]
 
 
 class Deleted(Struct, frozen=True):
@@ -71,6 +82,42 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     describe_action(request).count(1)
     task = await found(request, task_id)
     log_transition(request, "cancelled", task)
+    return _changed(task)
+
+
+@post("/{task_id:str}/run-now", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
+async def run_managed_now(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
+    """Run a task now that is due later, or waits for its retry. 400 for other tasks."""
+    return await _operate(request, task_id, "run-now", model.run_now)
+
+
+@post("/{task_id:str}/reschedule", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 413, 415))
+async def reschedule_managed(
+    request: Request[Any, Any, Any], task_id: FromPath[str], data: JSONBody[ManagedTime]
+) -> Retried:
+    """Let a pending task run at another time (ISO 8601). 400 for other tasks."""
+    at = parse_instant("runAt", data.run_at)
+    return await _operate(request, task_id, "rescheduled", server_of(request).client.reschedule_change(at))
+
+
+@post("/{task_id:str}/priority", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 413, 415))
+async def prioritise_managed(
+    request: Request[Any, Any, Any], task_id: FromPath[str], data: JSONBody[ManagedPriority]
+) -> Retried:
+    """Change the priority of a pending task: 0 to 9, lower first. 400 for other tasks."""
+    change = server_of(request).client.priority_change(cast("Priority", data.priority))
+    return await _operate(request, task_id, "priority", change)
+
+
+async def _operate(
+    request: Request[Any, Any, Any], task_id: str, transition: str, change: Callable[[str], Change]
+) -> Retried:
+    task = await found(request, task_id)
+    if not all(await server_of(request).client.apply([change(task.id)])):
+        raise NotNow("status", f"task {task.id} is {word(task)}, or due already")
+    describe_action(request).count(1)
+    task = await found(request, task_id)
+    log_transition(request, transition, task)
     return _changed(task)
 
 

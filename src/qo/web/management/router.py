@@ -2,7 +2,18 @@
 
 from litestar import Router
 
-from qo.web.management.actions import cancel_task, clean_up, delete_task, limit_rate, pause, resume, retry_task
+from qo.web.management.actions import (
+    cancel_task,
+    clean_up,
+    delete_task,
+    limit_rate,
+    pause,
+    prioritise_managed,
+    reschedule_managed,
+    resume,
+    retry_task,
+    run_managed_now,
+)
 from qo.web.management.read import get_task, list_managed, show_managed_stats
 from qo.web.management.submit import create_task
 
@@ -20,6 +31,9 @@ router = Router(
         delete_task,
         retry_task,
         cancel_task,
+        run_managed_now,
+        reschedule_managed,
+        prioritise_managed,
     ],
     tags=["management"],
 )

@@ -23,6 +23,7 @@ from qo.notes import DEAD_AFTER, WorkerNote, is_dead
 from qo.stats import BOUNDS, MINUTE, OTHER_TYPES, Durations, Interval, StatsRow
 from qo.stats.rows import MAX_TYPES, RowKey
 from qo.transitions import REASONS
+from qo.web.stats.pending_kinds import PendingKinds
 from qo.web.stats.sampler import Sample, Sampler
 from qo.web.stats.throughput import RecentStats
 from qo.web.stats.wait_times import PERCENTILES, Ages, wait_percentiles
@@ -164,8 +165,10 @@ class ServerMetrics:
         clock: Clock,
         *,
         dead_after: float = DEAD_AFTER,
+        kinds: PendingKinds | None = None,
     ) -> None:
         self._client, self._sampler, self._recent, self._clock = client, sampler, recent, clock
+        self._kinds = kinds or PendingKinds(client.engine, clock)
         self._dead_after = dead_after
         self.registry = registry = CollectorRegistry()
         self._counters = StoreCounters()
@@ -180,6 +183,7 @@ class ServerMetrics:
             "queue_age_seconds", "How long pending tasks have waited.", ["priority", "percentile"], registry=registry
         )
         self._states = Gauge("task_state_total", "Tasks by status.", ["status"], registry=registry)
+        self._pending = Gauge("tasks_pending", "Pending tasks by kind.", ["kind"], registry=registry)
         self._unhandled = Gauge("tasks_unhandled", "Pending tasks that no worker handles.", registry=registry)
         self._workers = Gauge("workers_total", "Workers by status.", ["status"], registry=registry)
         self._used = Gauge("worker_capacity_used_ratio", "Leased tasks as a share of the capacity.", registry=registry)
@@ -207,6 +211,8 @@ class ServerMetrics:
             consumers = await read_consumers(self._client.engine)
             unhandled = unhandled_lanes(sample.counts, workers, now, consumers=consumers, dead_after=self._dead_after)
             self._unhandled.set(sum(unhandled.values()))
+            for kind, number in (await self._kinds.total(sample.counts)).items():
+                self._pending.labels(kind.value).set(number)
             self._read_at = boot_clock()
 
     def _show_tasks(self, sample: Sample, ages: Ages) -> None:

@@ -1,16 +1,18 @@
 """Actions on tasks (cancel, replay, archive), and the controls: pauses, limits and drains, which all workers follow."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from litestar import Request, delete, get, post
 from litestar.exceptions import NotFoundException, PermissionDeniedException
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import Meta, Struct, field
 
 from qo import notes
 from qo.client import Client
-from qo.errors import WrongStatus
-from qo.model import Status, check_name, cursor, replay
+from qo.client.describe import Priority, parse_instant
+from qo.clock import iso
+from qo.errors import InvalidTask, WrongStatus
+from qo.model import LevelWord, Status, check_name, cursor, replay, replay_finished
 from qo.web.callers import AccessLimits
 from qo.web.http.access import CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
 from qo.web.http.action_recorder import describe_action
@@ -30,7 +32,7 @@ from qo.web.task_words import Word, task_word
 from qo.web.v1.read import filter_of
 
 _PAGE_SIZE = 500
-_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]
+_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]  # by default; completed tasks must be asked for
 
 
 class ChangedTask(Struct, frozen=True, kw_only=True):
@@ -41,12 +43,25 @@ class ChangedTask(Struct, frozen=True, kw_only=True):
 
 
 class ReplayFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks to replay. An empty list means all."""
+    """Which tasks to replay. An empty list means all. Completed tasks are replayed only if `status` names them."""
 
     status: list[Word] = field(default_factory=lambda: list(_REPLAYABLE))
     type: list[Name] = []
     queue: list[Name] = []
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class NewTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either an ISO 8601 time, or seconds from now."""
+
+    run_at: str | None = None
+    delay_seconds: Annotated[float, Meta(ge=0, le=3_200_000_000)] | None = None
+
+
+class NewPriority(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """0 to 9, lower first, or a level."""
+
+    priority: Annotated[int, Meta(ge=0, le=9)] | LevelWord
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
@@ -74,12 +89,52 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
 
 
 @post("/tasks/{task_id:str}/replay", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
-async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ChangedTask:
-    """Run a failed, cancelled or archived task again and reset its retries."""
+async def replay_task(
+    request: Request[Any, Any, Any], task_id: FromPath[str], *, completed: FromQuery[bool] = False
+) -> ChangedTask:
+    """Run a failed, cancelled or archived task again and reset its retries. `completed` allows a completed task too,
+    which loses its result."""
     client = server_of(request).client
     task_id = await check_visible(request, task_id)
-    await client.replay(task_id)
+    await client.replay(task_id, completed=completed)
     log_transition(request, "replayed", task_id=task_id)
+    return ChangedTask(task_id=task_id, status="queued")
+
+
+@post("/tasks/{task_id:str}/run-now", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
+async def run_task_now(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ChangedTask:
+    """Make a task due that is scheduled for later or waits for its retry. 409 if it is due already."""
+    task_id = await check_visible(request, task_id)
+    await server_of(request).client.run_now(task_id)
+    log_transition(request, "run-now", task_id=task_id)
+    return ChangedTask(task_id=task_id, status="queued")
+
+
+@post("/tasks/{task_id:str}/reschedule", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409, 413, 415))
+async def reschedule_task(
+    request: Request[Any, Any, Any], task_id: FromPath[str], data: JSONBody[NewTime]
+) -> ChangedTask:
+    """Let a queued task become due at another time. A time in the past means now."""
+    server = server_of(request)
+    task_id = await check_visible(request, task_id)
+    if (data.run_at is None) == (data.delay_seconds is None):
+        raise InvalidTask("run_at", "send either run_at or delay_seconds")
+    at = server.clock() + (data.delay_seconds or 0.0) if data.run_at is None else parse_instant("run_at", data.run_at)
+    describe_action(request, f"to {iso(at)}")
+    await server.client.reschedule(task_id, at)
+    log_transition(request, "rescheduled", task_id=task_id)
+    return ChangedTask(task_id=task_id, status="queued")
+
+
+@post("/tasks/{task_id:str}/priority", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409, 413, 415))
+async def prioritise_task(
+    request: Request[Any, Any, Any], task_id: FromPath[str], data: JSONBody[NewPriority]
+) -> ChangedTask:
+    """Change the priority of a queued task. It ranks as if it had been submitted with it."""
+    task_id = await check_visible(request, task_id)
+    describe_action(request, f"to {data.priority}")
+    await server_of(request).client.set_priority(task_id, cast("Priority", data.priority))
+    log_transition(request, "priority", task_id=task_id)
     return ChangedTask(task_id=task_id, status="queued")
 
 
@@ -101,10 +156,10 @@ async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFil
     client = server_of(request).client
     ids, more = await _matching(client, data, caller_of(request).limits)
     action = describe_action(request, status=data.status, type=data.type, queue=data.queue)
-    replayed = 0
+    replayed, change = 0, replay_finished if "completed" in data.status else replay
     for start in range(0, len(ids), _PAGE_SIZE):
         some = ids[start : start + _PAGE_SIZE]
-        action.add(some, answers := await client.apply([replay(task_id) for task_id in some]))
+        action.add(some, answers := await client.apply([change(task_id) for task_id in some]))
         replayed += sum(answers)
     log_transition(request, "replayed", number=replayed)
     return Replayed(replayed=replayed, more=more)
@@ -112,7 +167,7 @@ async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFil
 
 async def _matching(client: Client, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
     """All matching ids, before the first task changes, and whether more tasks match."""
-    words = set(given.status) & set(_REPLAYABLE)
+    words = set(given.status) & {*_REPLAYABLE, "completed"}
     where = limits.narrow(filter_of(sorted(words), given.type, given.queue)) if words else None
     ids: list[str] = []
     after = ""

@@ -7,15 +7,28 @@ from litestar import Request, Response, get
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qo.client import Client
 from qo.codec import json_text
 from qo.errors import ResultTimeout
-from qo.model import Filter, LevelWord, Status, Task, check_cursor, check_name, check_names, check_types, cursor
+from qo.model import (
+    Filter,
+    LevelWord,
+    PendingKind,
+    Status,
+    Task,
+    check_cursor,
+    check_name,
+    check_names,
+    check_types,
+    cursor,
+)
 from qo.notes import WorkerNote
 from qo.web.callers import AccessLimits
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.http.byte_budget import RESPONSE_BYTES, find_within, size_of
+from qo.web.http.explanations import ExplanationView, explanation_of
 from qo.web.http.problems import problems
 from qo.web.http.server import Server, server_of
 from qo.web.http.visibility import check_visible, found, visible_workers
@@ -75,10 +88,13 @@ async def list_tasks(
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE)] = 50,
     after: FromQuery[str] = "",
     archived: FromQuery[bool] = False,
+    pending: FromQuery[list[PendingKind] | None] = None,
 ) -> TaskPage:
-    """Tasks, newest first. Each filter can be repeated. `archived` shows archived tasks instead of the others."""
+    """Tasks, newest first. Each filter can be repeated. `archived` shows archived tasks instead of the others.
+    `pending` shows only these kinds of queued tasks: ready, scheduled (due later), retrying (due after a failure)."""
     server = server_of(request)
-    where = caller_of(request).limits.narrow(filter_of(status, type, queue, worker, archived=archived))
+    asked = replace(filter_of(status, type, queue, worker, archived=archived), pending=tuple(pending or ()))
+    where = caller_of(request).limits.narrow(asked)
     tasks, following = await page(server.client, where, set(status or STATUSES), limit=limit, after=after)
     now = server.clock()
     unhandled = await server.unhandled.ids(tasks)
@@ -91,6 +107,12 @@ async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) 
     task = await found(request, task_id)
     events = await server_of(request).client.engine.history(task.id)
     return History(task_id=task.id, events=[event_view(event, task) for event in events])
+
+
+@get("/tasks/{task_id:str}/explain", opt=READ | HIDDEN, responses=problems(404))
+async def explain_waiting(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ExplanationView:
+    """Why a task waits: due later, paused, no worker for it, all slots busy, how many tasks go before it."""
+    return await explanation_of(request, await found(request, task_id))
 
 
 @get(
@@ -183,13 +205,15 @@ class Throughput(Struct, frozen=True, kw_only=True):
 class QueueStats(Struct, frozen=True, kw_only=True):
     """`exact` is false while the queue is too long to be read completely: the ages are lower bounds then. `throughput`
     is not counted by queue and is null for a token that is limited to queues. `unhandled` counts, by type, the queued
-    tasks that no worker handles."""
+    tasks that no worker handles. `pending` tells queued tasks apart: ready, scheduled (due later) and retrying (due
+    after a failure); it can be up to a minute old, and counts up to 20,000 tasks that are due later."""
 
     queues: dict[LevelWord, Depth]
     workers: WorkerCounts
     throughput: Throughput | None
     exact: bool
     unhandled: dict[str, int]
+    pending: dict[PendingKind, int]
 
 
 class WorkerList(Struct, frozen=True, kw_only=True):
@@ -208,6 +232,7 @@ async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
         throughput=await _throughput(server, limits),
         exact=sample.waiting.exact,
         unhandled=await server.unhandled.by_type(limits),
+        pending=await server.pending_kinds.total(await server.client.engine.count(), limits),
     )
 
 

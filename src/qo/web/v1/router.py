@@ -9,14 +9,17 @@ from qo.web.v1.actions import (
     limit_rate,
     limit_types,
     pause_tasks,
+    prioritise_task,
     replay_task,
     replay_tasks,
+    reschedule_task,
     resume_tasks,
+    run_task_now,
     show_controls,
 )
 from qo.web.v1.audit import list_actions
 from qo.web.v1.events import listen
-from qo.web.v1.read import list_tasks, list_workers, show_history, show_result, show_stats, show_task
+from qo.web.v1.read import explain_waiting, list_tasks, list_workers, show_history, show_result, show_stats, show_task
 from qo.web.v1.submit import submit_task, submit_tasks
 
 router = Router(
@@ -32,6 +35,10 @@ router = Router(
         replay_task,
         replay_tasks,
         archive_task,
+        run_task_now,
+        reschedule_task,
+        prioritise_task,
+        explain_waiting,
         show_stats,
         list_workers,
         drain_worker,

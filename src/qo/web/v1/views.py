@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
 from qo.codec import json_text
-from qo.model import FINISHED, Event, FailureKind, LevelWord, Status, Task, level_word
+from qo.model import FINISHED, Event, FailureKind, LevelWord, PendingKind, Status, Task, level_word, pending_kind
 from qo.notes import WorkerNote, is_dead
 from qo.web.task_words import Word, effective_level, task_word, word
 
@@ -26,7 +26,7 @@ class ErrorView(Struct, frozen=True, kw_only=True):
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task. `unhandled`: it is queued and no worker handles its type."""
+    """A task. `unhandled`: it is queued and no worker handles its type. `pending_kind`: of a queued task."""
 
     task_id: str
     status: Word
@@ -52,6 +52,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
     batch: str | None
     progress: float | None
     progress_text: str | None
+    pending_kind: PendingKind | None
     unhandled: bool | UnsetType = UNSET
 
 
@@ -125,6 +126,7 @@ def task_view(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) ->
         timeout_seconds=task.timeout if task.status in FINISHED else task.time_limit,
         idempotency_key=task.idempotency_key,
         trace_id=task.trace_id,
+        pending_kind=pending_kind(task, now),
         batch=task.batch,
         progress=task.progress,
         progress_text=task.progress_text,

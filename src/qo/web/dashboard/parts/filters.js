@@ -59,12 +59,15 @@ export function filterBar(source, change) {
     know(overview, params) {
       controls.shard.hidden = !source.can.shards;
       const chosen = params.getAll('status');
-      show(chips, [overview.counts, chosen], () => STATUSES.map((status) => {
-        const on = chosen.includes(status);
-        return h('button', {type: 'button', class: `chip ${status}`, 'aria-pressed': String(on), 'data-status': status,
-          on: {click: () => change({status: on ? chosen.filter((each) => each !== status) : [...chosen, status]})}},
-          h('i'), status, h('span', {class: 'count'}, short(overview.counts[status])));
-      }));
+      const chip = (status, kind, count) => {
+        const on = chosen.includes(kind);
+        return h('button', {type: 'button', class: `chip ${status}`, 'aria-pressed': String(on), 'data-status': kind,
+          on: {click: () => change({status: on ? chosen.filter((each) => each !== kind) : [...chosen, kind]})}},
+          h('i'), kind, h('span', {class: 'count'}, short(count)));
+      };
+      const kinds = Object.entries(overview.pending ?? {}); // ready, scheduled, retrying
+      show(chips, [overview.counts, kinds, chosen], () => STATUSES.flatMap((status) => [
+        chip(status, status, overview.counts[status]), ...(status === 'pending' ? kinds.map(([kind, count]) => chip(status, kind, count)) : [])]));
       offer(controls.type, 'Any type', overview.types.map((each) => each.type));
       offer(controls.queue, 'Any queue', overview.queues.map((each) => each.queue));
     },

@@ -3,7 +3,7 @@
 import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
-import {NO_HANDLER, actionButton, allowed, badge} from './status.js';
+import {NO_HANDLER, actionButton, allowedFor, badge} from './status.js';
 import {ago, countdown} from './clock.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
@@ -22,7 +22,7 @@ export function taskRow(task, {selected, current, can, toggle, act}) {
     h('td', {'data-label': 'Attempts', class: 'number'}, attempts(task)),
     h('td', {'data-label': 'When'}, when(task)),
     h('td', {'data-label': 'Worker', class: 'worker'}, task.worker_id ? h('a', {class: 'quiet', href: address('tasks', {worker: task.worker_id}), title: task.worker_id}, task.worker_id) : ''),
-    h('td', {class: 'row-tools'}, can.write ? allowed(task.status, can).map((name) => actionButton(name, () => act(name, task), {small: true, of: task.type})) : null));
+    h('td', {class: 'row-tools'}, can.write ? allowedFor(task, can).map((name) => actionButton(name, () => act(name, task), {small: true, of: task.type})) : null));
 }
 
 function attempts(task) {

@@ -9,6 +9,14 @@ export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled
 export const ACTIONS = {
   replay: {label: 'Replay', key: 'r', takes: ['failed', 'cancelled', 'archived'], past: 'replayed', danger: false,
     what: 'Runs the task again now, with all its retries.'},
+  replay_completed: {label: 'Replay', key: 'r', takes: ['completed'], past: 'replayed', danger: true, server: true, single: true, icon: 'replay',
+    what: 'Runs the completed task again now. It loses its result.'},
+  run_now: {label: 'Run now', key: 's', takes: ['pending'], past: 'made due', danger: false, server: true, icon: 'resume',
+    what: 'Makes tasks due that are scheduled for later or wait for a retry.'},
+  reschedule: {label: 'Reschedule', key: 't', takes: ['pending'], past: 'rescheduled', danger: false, server: true, icon: 'clock', asks: 'time',
+    what: 'Lets pending tasks become due at another time. A time in the past means now.'},
+  priority: {label: 'Priority', key: 'i', takes: ['pending'], past: 'moved to the new priority', danger: false, server: true, icon: 'gauge', asks: 'priority',
+    what: 'Moves pending tasks to another priority, as if they had been submitted with it.'},
   cancel: {label: 'Cancel', key: 'c', takes: ['pending', 'running'], past: 'cancelled', danger: true,
     what: 'Ends the task. A worker that runs it loses its lease and stops.'},
   archive: {label: 'Archive', key: 'e', takes: ['completed', 'failed', 'cancelled'], past: 'archived', danger: false,
@@ -17,9 +25,12 @@ export const ACTIONS = {
     what: 'Deletes the task and its history. This cannot be undone.'},
 };
 
-// A source without `can.delete` allows deletion.
-export const actions = (can) => Object.keys(ACTIONS).filter((name) => name !== 'delete' || can.delete !== false);
-export const allowed = (status, can) => actions(can).filter((name) => ACTIONS[name].takes.includes(status));
+// A source without `can.delete` allows deletion. Some actions need a server.
+const known = (can) => Object.keys(ACTIONS).filter((name) => (name !== 'delete' || can.delete !== false) && (!ACTIONS[name].server || can.operate));
+export const actions = (can) => known(can).filter((name) => !ACTIONS[name].single);
+export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name].takes.includes(status));
+// The actions for one task: one that is due is not made due.
+export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => name !== 'run_now' || Date.parse(task.available_at) > Date.now());
 
 export function badge(status) {
   const known = STATUSES.includes(status) || ['busy', 'idle', 'draining', 'stale'].includes(status);
@@ -30,5 +41,5 @@ export function actionButton(name, act, {small = false, of = ''} = {}) {
   const {label} = ACTIONS[name];
   return h('button', {type: 'button', class: small ? 'icon-button' : `button ${name === 'delete' ? 'danger-quiet' : ''}`,
     'data-action': name, title: label, 'aria-label': small ? `${label} ${of}`.trim() : null, on: {click: act}},
-    icon(name), small ? null : label);
+    icon(ACTIONS[name].icon ?? name), small ? null : label);
 }

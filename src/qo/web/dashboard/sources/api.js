@@ -40,7 +40,7 @@ class ApiSource {
       const {title, version, can, queues, types, user, csrf_token: csrf} = await this.#get('dashboard/session');
       Object.assign(this, {title, version, user, limits: {queues, types}});
       this.#csrf = csrf;
-      this.can = {live: true, versions: true, ...can};
+      this.can = {live: true, versions: true, operate: can.write, ...can};
     } catch {
       this.#session = null; // the next request meets the same error and shows it
     }
@@ -94,6 +94,11 @@ class ApiSource {
     return this.#shown(this.#get(`dashboard/tasks/${encodeURIComponent(id)}`));
   }
 
+  // Why a task waits.
+  explain(id) {
+    return this.#get(`tasks/${encodeURIComponent(id)}/explain`);
+  }
+
   async audit({cursor, ...filter}) {
     const {actions, next, dropped, unreadable} = await this.#shown(this.#get('audit', {...filter, after: cursor}));
     return {actions, cursor: next, dropped, unreadable};
@@ -112,7 +117,7 @@ class ApiSource {
     const sum = {done: 0, refused: []};
     const asked = target.ids ? {ids: target.ids} : {filter: filterOf(target.filter), limit: MAX_ACTIONS};
     for (let after = ''; after !== null;) {
-      const {done, refused, next} = await this.#post('dashboard/act', {action, ...asked, ...(after && {after})});
+      const {done, refused, next} = await this.#post('dashboard/act', {action, ...target.values, ...asked, ...(after && {after})});
       sum.done += done;
       sum.refused.push(...refused);
       progress(sum.done);

@@ -34,7 +34,7 @@ export function open({source, refresh}) {
       const {controls} = seen;
       show(tools, [controls.paused.all, source.can], drawTools);
       show(notice, {...controls, remarks: seen.remarks ?? []}, drawNotice);
-      show(cards, [seen.counts, seen.throughput], drawCards);
+      show(cards, [seen.counts, seen.throughput, seen.pending], drawCards);
       show(chart, seen.throughput, throughput);
       show(queues, [seen.queues.map(rounded), controls.max_types], drawQueues);
       show(aside, [seen.priorities.map(rounded), seen.exact, seen.workers, rate(seen)], drawAside);
@@ -71,10 +71,11 @@ export function open({source, refresh}) {
     return lines.length ? h('ul', {class: 'notice'}, lines.map((line) => h('li', {}, line))) : null;
   }
 
-  function drawCards([counts, minutes]) {
+  function drawCards([counts, minutes, kinds]) {
     return STATUSES.map((status) => h('a', {class: `card stat ${status}`, href: address('tasks', {status}), 'data-status': status},
       h('span', {class: 'label'}, h('i'), status),
       h('b', {class: counts[status] ? '' : 'none', title: number(counts[status])}, short(counts[status])),
+      status === 'pending' && kinds && counts.pending ? h('small', {class: 'quiet', 'data-kinds': true}, Object.entries(kinds).filter(([, count]) => count).map(([kind, count]) => `${short(count)} ${kind}`).join(' · ')) : null,
       status in (minutes[0] ?? {}) ? sparkline(minutes.map((each) => each[status]), status) : null));
   }
 

@@ -7,7 +7,7 @@ import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, go} from '../parts/router.js';
-import {ACTIONS, NO_HANDLER, actionButton, allowed, badge} from '../parts/status.js';
+import {ACTIONS, NO_HANDLER, actionButton, allowedFor, badge} from '../parts/status.js';
 import {ago, countdown, fuse} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
@@ -16,14 +16,15 @@ export function open({source, to, refresh}) {
   const {id} = to;
   let task = null;
   let history = [];
-  const names = ['head', 'lease', 'path', 'payload', 'result', 'error', 'facts', 'time', 'versions'];
+  let reasons = []; // why it waits
+  const names = ['head', 'lease', 'why', 'path', 'payload', 'result', 'error', 'facts', 'time', 'versions'];
   const part = Object.fromEntries(names.map((name) => [name, h('div', {'data-part': name})]));
   const section = (title, inside, extra) => h('section', {class: 'card', 'data-section': title.toLowerCase()}, h('header', {}, h('h2', {}, title), extra), inside);
   const result = section('Result', part.result);
   const error = section('Error', part.error);
   const versions = section('Versions', part.versions);
   const element = h('div', {},
-    h('p', {class: 'way'}, h('a', {href: '#/tasks', on: {click: back}}, icon('back'), 'Tasks')), part.head, part.lease,
+    h('p', {class: 'way'}, h('a', {href: '#/tasks', on: {click: back}}, icon('back'), 'Tasks')), part.head, part.lease, part.why,
     h('div', {class: 'task'},
       h('div', {class: 'column'}, error, section('Payload', part.payload), result, versions),
       h('div', {class: 'column'}, section('Life cycle', part.path), section('Attempts', part.time), section('Details', part.facts))));
@@ -31,9 +32,10 @@ export function open({source, to, refresh}) {
 
   return {
     element,
-    keys: {u: back, ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => task && allowed(task.status, source.can).includes(name) && perform(name)]))},
+    keys: {u: back, ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => task && allowedFor(task, source.can).includes(name) && perform(name)]))},
     async refresh() {
       [task, history] = await Promise.all([source.task(id), source.history(id)]);
+      reasons = task.status === 'pending' && source.explain ? (await source.explain(id)).reasons : [];
       draw();
     },
   };
@@ -52,8 +54,9 @@ export function open({source, to, refresh}) {
 
   function draw() {
     document.title = `${task.type} · qo`;
-    show(part.head, [task.type, task.status, source.can], drawHead);
+    show(part.head, [task.type, task.status, task.available_at, source.can], drawHead);
     show(part.lease, [task.status, task.lease_expires_at, task.available_at, task.worker_id, task.unhandled], drawLease);
+    show(part.why, reasons.map(({text}) => text), drawReasons);
     show(part.path, [history.map((event) => event.status), task.status], () => [h('div', {class: 'scroll'}, machine(history, task.status)), strip(history)]);
     show(part.payload, task.payload, () => jsonTree(task.payload));
     result.hidden = task.result === null || task.result === undefined;
@@ -70,7 +73,7 @@ export function open({source, to, refresh}) {
     return h('div', {class: 'title'},
       h('h1', {}, task.type, ' ', badge(task.status)),
       h('p', {class: 'summary'}, h('code', {class: 'id'}, task.id), h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Copy the id', on: {click: () => copy(task.id)}}, icon('copy'))),
-      source.can.write ? h('div', {class: 'buttons'}, allowed(task.status, source.can).map((name) => actionButton(name, () => perform(name)))) : null);
+      source.can.write ? h('div', {class: 'buttons'}, allowedFor(task, source.can).map((name) => actionButton(name, () => perform(name)))) : null);
   }
 
   function drawLease() {
@@ -82,6 +85,11 @@ export function open({source, to, refresh}) {
     }
     if (task.unhandled) return h('p', {class: 'lease pending', 'data-unhandled': true}, `Waiting: ${NO_HANDLER}.`);
     return null;
+  }
+
+  function drawReasons() {
+    if (!reasons.length) return null;
+    return h('ul', {class: 'notice', 'data-why': true}, reasons.map(({kind, text, is_blocking: blocks}) => h('li', {'data-reason': kind, class: blocks ? null : 'quiet'}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
   }
 
   function drawError(text) {
