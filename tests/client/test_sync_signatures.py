@@ -8,7 +8,7 @@ from qo.client import Client, Consumer, Producer, TaskHandle
 from qo.controls import ControlsClient
 from qo.sync import SyncClient, SyncConsumer, SyncControlsClient, SyncProducer, SyncTaskHandle
 
-INTERNAL = {"submit_directly", "check_repeat"}  # what the two sides use between them
+INTERNAL = {"submit_directly", "resolve_duplicate"}  # what the two sides use between them
 
 
 @pytest.mark.parametrize(
