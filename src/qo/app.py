@@ -311,14 +311,17 @@ class App(HookDecorators):
     async def aset_priority(self, task_id: str, priority: Priority) -> None:
         await self._background.acall_client(lambda client: client.set_priority(task_id, priority))
 
-    def test_mode(self, *, now: datetime | float | None = None) -> AbstractContextManager["AppTester"]:
+    def test_mode(
+        self, *, now: datetime | float | None = None, state: object = None
+    ) -> AbstractContextManager["AppTester"]:
         """Keep the tasks of this app in memory, and run them when a test asks for it (docs/testing.md).
 
-        Time starts at `now`, or at the current time, and stands still.
+        Time starts at `now`, or at the current time, and stands still. The lifespan is not entered: `state` takes the
+        place of what it yields.
         """
         from qo.testing.app_tester import enter_test_mode  # noqa: PLC0415 - programs do not load the test tools
 
-        return enter_test_mode(self, now=now)
+        return enter_test_mode(self, now=now, state=state)
 
     def close(self, *, timeout: float | None = None) -> None:
         """Close the store. The next use opens it again.

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -249,3 +250,41 @@ def test_a_key_is_unique_within_its_window() -> None:
         t.drain()
         t.advance(timedelta(days=1, seconds=1))
         assert send_email.using(idempotency_key="welcome").enqueue("ada").id != first.id
+
+
+def test_middleware_callbacks_and_the_state_of_the_worker_are_part_of_a_test() -> None:
+    own, seen = qo.App("sqlite:////nowhere/at/all/qo.db"), list[str]()
+
+    @own.lifespan
+    async def connections() -> AsyncIterator[str]:
+        seen.append("entered")
+        yield "real connections"
+
+    @own.middleware
+    async def traced(task: qo.Task, call_next: Callable[[], Awaitable[object]]) -> object:
+        seen.append(f"before {task.type}")
+        return f"<{await call_next()}>"
+
+    @own.on("task_started")
+    @own.on("task_succeeded")
+    @own.on("task_retrying")
+    def record(event: qo.TaskEvent) -> None:
+        seen.append(f"{event.name} {event.task.type} {event.delay}")
+
+    @own.task
+    def plain() -> str:
+        return str(qo.current_worker().state)
+
+    @own.task(retry=qo.RetryPolicy(initial=7))
+    async def broken() -> str:
+        raise ValueError(qo.current_worker().id)
+
+    with own.test_mode(state="fake") as t:
+        plain.enqueue()
+        assert t.drain()[0].result == "<fake>"
+        assert seen == ["task_started plain None", "before plain", "task_succeeded plain None"]
+        seen.clear()
+        broken.enqueue()
+        t.drain()
+        assert seen == ["task_started broken None", "before broken", "task_retrying broken 7.0"]
+        assert t.run(plain) == "<fake>"

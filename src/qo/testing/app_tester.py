@@ -23,6 +23,7 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.errors import InvalidSetting, QoError
+from qo.hooks import WorkerContext
 from qo.ids import new_token
 from qo.model import ClaimRequest, NewTask, Status, Task
 from qo.model.task import created
@@ -44,7 +45,7 @@ _apps_in_test_mode: WeakSet[App] = WeakSet()
 
 
 @contextmanager
-def enter_test_mode(app: App, *, now: datetime | float | None = None) -> Iterator["AppTester"]:
+def enter_test_mode(app: App, *, now: datetime | float | None = None, state: object = None) -> Iterator["AppTester"]:
     """See `App.test_mode`."""
     clock = ManualClock(system_clock() if now is None else parse_instant("now", now))
     ticking = _TickingClock(clock)
@@ -53,7 +54,7 @@ def enter_test_mode(app: App, *, now: datetime | float | None = None) -> Iterato
         raise InvalidSetting("the app is already in test mode; use the tester of the outer `with`")
     before = replace_background(app, background)
     _apps_in_test_mode.add(app)
-    tester = AppTester(app, background, clock)
+    tester = AppTester(app, background, clock, WorkerContext(_WORKER_ID, state))
     try:
         yield tester
     finally:
@@ -82,8 +83,8 @@ class _TickingClock:
 class AppTester:
     """Runs and examines the tasks of one app in test mode. `App.test_mode` creates it."""
 
-    def __init__(self, app: App, background: BackgroundClient, clock: ManualClock) -> None:
-        self.app, self._background, self._clock = app, background, clock
+    def __init__(self, app: App, background: BackgroundClient, clock: ManualClock, worker: WorkerContext) -> None:
+        self.app, self._background, self._clock, self._worker = app, background, clock, worker
         self._runner: asyncio.Runner | None = None  # one event loop for all async handlers of a plain test
 
     @property
@@ -113,6 +114,7 @@ class AppTester:
         while (run := self._call(lambda client: self._next(client, len(attempts), advance, limit))) is not None:
             run.run(self._own_loop)
             attempts.append(self._call(run.settle))
+            run.announce_end(attempts[-1])
             if raise_errors and run.exception is not None:
                 raise run.exception
         return attempts
@@ -125,6 +127,7 @@ class AppTester:
         while (run := await self._acall(lambda client: self._next(client, len(attempts), advance, limit))) is not None:
             await run.arun()
             attempts.append(await self._acall(run.settle))
+            run.announce_end(attempts[-1])
             if raise_errors and run.exception is not None:
                 raise run.exception
         return attempts
@@ -197,7 +200,7 @@ class AppTester:
             if task is not None and done >= limit:
                 raise QoError(f"{limit} attempts ran and tasks are still due; does a task submit itself? See limit=")
             if task is not None:
-                return InlineRun(task, handlers[task.type], client.payload_limit)
+                return self._run_of(task, handlers[task.type], client.payload_limit)
             if not advance:
                 return None
             self._clock.advance(max(0.0, min(task.due_at for task in waiting) - self._clock()))
@@ -214,7 +217,10 @@ class AppTester:
             worker_id=_WORKER_ID,
             started_at=now,
         )
-        return InlineRun(task, handler, self._call(_payload_limit))
+        return self._run_of(task, handler, self._call(_payload_limit))
+
+    def _run_of(self, task: Task, handler: Handler, limit: int) -> InlineRun:
+        return InlineRun(task, handler, limit, self.app.hooks, self._worker)
 
     def _call(self, function: Callable[[Client], Awaitable[T]]) -> T:
         return self._background.call_client(function)

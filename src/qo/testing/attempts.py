@@ -9,12 +9,19 @@ from typing import Any
 from msgspec import Struct
 
 from qo.client import Client
+from qo.codec import plain_task
 from qo.errors import InvalidTask
+from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, call_through, working
 from qo.model import Status, Task
 from qo.tasks import Handler, running
 from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
 
 _MIDDLE = 0.5  # the random number of a test: back-off without jitter
+_EVENTS: dict[Status, TaskEventName] = {
+    Status.COMPLETED: "task_succeeded",
+    Status.PENDING: "task_retrying",
+    Status.FAILED: "task_failed",
+}
 _ENDS_ATTEMPT = (Exception, SystemExit, asyncio.CancelledError)  # others, such as pytest.fail, end the test
 
 
@@ -36,16 +43,18 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class InlineRun:
-    """An attempt that has ended, and what it means for its task."""
+    """An attempt, with the middleware and the callbacks of its app, and what it means for its task."""
 
-    def __init__(self, task: Task, handler: Handler, limit: int) -> None:
+    def __init__(self, task: Task, handler: Handler, limit: int, hooks: Hooks, worker: WorkerContext) -> None:
         self._task, self._handler, self._limit = task, handler, limit
+        self._hooks, self._worker = hooks, worker
         self._outcome = RunOutcome()
         self.exception: BaseException | None = None
 
     def run(self, runner: Callable[[], asyncio.Runner]) -> None:
         """Call the handler; an async one on the event loop of `runner`."""
         context = self._context()
+        self._announce("task_started")
         try:
             value = self._call(context)
             if inspect.isawaitable(value):
@@ -57,6 +66,7 @@ class InlineRun:
     async def arun(self) -> None:
         """Call the handler; an async one on the running event loop."""
         context = self._context()
+        self._announce("task_started")
         try:
             value = self._call(context)
             if inspect.isawaitable(value):
@@ -65,14 +75,33 @@ class InlineRun:
         except _ENDS_ATTEMPT as error:
             self._fail(error)
 
+    def announce_end(self, attempt: Attempt) -> None:
+        """Call the callbacks for the outcome of a stored task. What they raise fails the test."""
+        if (name := _EVENTS.get(attempt.status)) is not None:
+            delay = max(0.0, attempt.task.available_at - attempt.task.updated_at) if name == "task_retrying" else None
+            self._announce(name, error=attempt.error, kind=attempt.task.failure_kind, delay=delay)
+
+    def _announce(self, name: TaskEventName, **facts: Any) -> None:
+        for callback in self._hooks.callbacks(name):
+            callback(TaskEvent(name=name, task=plain_task(self._task), worker_id=self._worker.id, **facts))
+
     def _context(self) -> Context:
         context = copy_context()
         context.run(running.set, self._task)
+        context.run(working.set, self._worker)
         return context
 
     def _call(self, context: Context) -> Any:
+        """The result of the handler, or an awaitable of it."""
+        if self._hooks.middleware:
+            return call_through(self._hooks.middleware, plain_task(self._task), self._call_handler)
         args, kwargs = self._handler.arguments.decode(self._task.payload)
         return context.run(self._handler.function, *args, **kwargs)
+
+    async def _call_handler(self) -> Any:
+        args, kwargs = self._handler.arguments.decode(self._task.payload)
+        value = self._handler.function(*args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
 
     def _fail(self, error: BaseException) -> None:
         self.exception, self._outcome = error, outcome_of(error)
