@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from qo import notes
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine
 from qo.model import ANY, ClaimRequest, NewTask, complete, fail
+from qo.schedules.decision import created_note
+from qo.schedules.schedule import NO_ID, Fire, make_schedule
 
 HIT = "top.hits=(top.hits||0)+1"
 SCRIPTS = [
@@ -84,6 +87,7 @@ async def fill(path: Path) -> list[str]:
             )
             name = f"{notes.WORKERS}{number}"
             await engine.write_note(name, msgspec.json.encode(note), expected=ANY)
+        await _add_schedule(engine)
         control = notes.Controls(
             paused_queues=frozenset(SCRIPTS), paused_types=frozenset(SCRIPTS), rate_limits=dict.fromkeys(SCRIPTS, 1.0)
         )
@@ -91,3 +95,14 @@ async def fill(path: Path) -> list[str]:
     finally:
         await engine.close()
     return ids
+
+
+async def _add_schedule(engine: SqliteEngine) -> None:
+    """A schedule whose results are full of scripts; other fields with scripts make a schedule unreadable."""
+    task = NewTask(id=NO_ID, queue="default", type="evil")
+    stored = created_note(make_schedule("evil", task, every=60.0), system_clock(), from_code=False)
+    results = tuple(
+        Fire(at=0.0, outcome="missed", decided_at=0.0, reason=script, task_id=script) for script in SCRIPTS[-20:]
+    )
+    stored = replace(stored, recent=results, paused=True)
+    await engine.write_note("schedules/evil", msgspec.json.encode(stored), expected=ANY)

@@ -106,6 +106,7 @@ def test_every_view_fits_and_can_be_read(
         "Tasks": "#/tasks?queue=shown",
         "explode": f"#/tasks/{failed_task}",
         "Workers": "#/workers",
+        "Schedules": "#/schedules",
     }.items():
         there.go(where)
         expect(page.locator("h1")).to_contain_text(name)

@@ -113,6 +113,23 @@ def test_the_tests_of_the_testing_page_pass(desk: Path) -> None:
     assert "qo_app = tasks:nothing: module 'tasks' has no attribute 'nothing'" in ended.stdout, ended.stdout
 
 
+def test_the_page_of_schedules_is_true(desk: Path) -> None:
+    ran = 0
+    for kind, code in blocks("docs/schedules.md"):
+        if kind == "python":
+            name = code.splitlines()[0].removeprefix("# ")
+            (desk / (name if name.endswith(".py") else "snippet.py")).write_text(code)
+            ended = run([sys.executable, name if name.endswith(".py") else "snippet.py"], desk)
+            assert ended.returncode == 0, f"{code}\n{ended.stderr}"
+            ran += 1
+            continue
+        for line in code.splitlines():
+            ended = run(["bash", "-c", line.removeprefix("$ ")], desk)
+            assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+            ran += 1
+    assert ran == 9
+
+
 def test_the_engine_in_five_steps_is_an_engine(desk: Path) -> None:
     (code,) = [code for kind, code in blocks("CONTRIBUTING.md") if kind == "python"]
     (desk / "test_yours.py").write_text(code)

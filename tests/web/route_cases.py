@@ -13,6 +13,9 @@ from qo.engines.memory import MemoryEngine
 from qo.ids import new_id
 from qo.model import ADMIN_NOTES, ANY, ClaimRequest, Filter, NewTask, Status, cancel, complete, fail
 from qo.notes import Controls, WorkerNote
+from qo.schedules.decision import created_note
+from qo.schedules.schedule import make_schedule
+from qo.schedules.schedule_notes import SCHEDULES
 from qo.web.callers import Scope
 
 # Everything about the target begins with `mine-`, everything about the tasks of others with `secret-`.
@@ -45,6 +48,7 @@ class World:
             await self.add(state, SECRET, SECRET_TYPE, "secret")
         (running,) = await self.engine.find(Filter(statuses=(Status.RUNNING,)), limit=1)
         await self.register("secret-worker", SECRET, SECRET_TYPE, "someone", running.id)
+        await self.schedule("secret-schedule", SECRET, SECRET_TYPE)
 
     async def add(self, state: str, queue: str = MINE, type: str = TYPE, word: str = "mine") -> str:
         task_id = new_id()
@@ -77,6 +81,11 @@ class World:
             host=f"{worker_id}-host",
         )
         await self.engine.write_note(notes.WORKERS + worker_id, msgspec.json.encode(note), expected=ANY)
+
+    async def schedule(self, name: str, queue: str, type: str) -> None:
+        new = NewTask(id=new_id(), queue=queue, type=type, payload=b"1")
+        note = created_note(make_schedule(name, new, every=60.0), 0.0, from_code=False)
+        await self.engine.write_note(SCHEDULES + name, msgspec.json.encode(note), expected=ANY)
 
     async def versions(self, *queues: str) -> dict[str, int]:
         live = await self.engine.find(Filter(queues=queues), limit=10_000)
@@ -142,6 +151,7 @@ about("POST", f"{V1}/tasks/replay", "failed", {})
 about("POST", f"{V1}/tasks/replay", "failed", {"queue": [SECRET]})
 about("GET", f"{V1}/queue/stats")
 about("GET", f"{V1}/workers", "running")
+about("GET", f"{V1}/schedules")
 about("GET", f"{V1}/controls")
 for verb in ("pause", "resume"):
     about("POST", f"{V1}/controls/{verb}", body={"queue": MINE}, more=BY_QUEUE)
@@ -202,6 +212,18 @@ async def _drain(world: World, _: str) -> Made:
     return f"{V1}/workers/mine-worker/drain", None
 
 
+def _on_schedule(end: str = "", body: Any = None) -> Make:
+    async def make(world: World, _: str) -> Made:
+        await world.schedule("mine-schedule", MINE, TYPE)
+        return f"{V1}/schedules/mine-schedule{end}", body
+
+    return make
+
+
+async def _new_schedule(_: World, __: str) -> Made:
+    return f"{V1}/schedules/mine-new", {"type": TYPE, "queue": MINE, "every": 60}
+
+
 POLL = {"available_capacity": 9}
 
 
@@ -240,6 +262,13 @@ async def _foreign_worker(world: World, _: str) -> Made:
 
 
 CASES += [
+    Case(method="GET", path=f"{V1}/schedules/{{name}}", make=_on_schedule()),
+    Case(method="PUT", path=f"{V1}/schedules/{{name}}", make=_new_schedule),
+    Case(method="DELETE", path=f"{V1}/schedules/{{name}}", make=_on_schedule()),
+    *(
+        Case(method="POST", path=f"{V1}/schedules/{{name}}/{verb}", make=_on_schedule(f"/{verb}"))
+        for verb in ("pause", "resume", "run")
+    ),
     Case(method="POST", path=f"{V1}/workers/{{worker_id}}/drain", make=_drain),
     Case(method="POST", path=f"{WORKERS}/{{worker_id}}/poll", make=_as_worker("poll", lambda _: POLL)),
     Case(

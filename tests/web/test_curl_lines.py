@@ -34,7 +34,12 @@ def test_every_curl_line_works(tmp_path: Path):
 
 
 def test_every_route_is_on_the_page(one_server: Served):
-    curls = PAGE.replace("$ID", "{task_id}").replace("web-1", "{worker_id}").replace("$WORKER", "{worker_id}")
+    curls = (
+        PAGE.replace("$ID", "{task_id}")
+        .replace("web-1", "{worker_id}")
+        .replace("$WORKER", "{worker_id}")
+        .replace("nightly", "{name}")
+    )
     for path in one_server.client.get("/openapi.json").json()["paths"]:
         assert f"$QO{path}" in curls, path
 

@@ -46,6 +46,7 @@ COMMANDS = {  # in the order of the help text
     "pause": CommandSpec("controls:pause", "Stop workers from starting tasks."),
     "resume": CommandSpec("controls:resume", "Let workers start tasks again after a pause."),
     "limit": CommandSpec("controls:limit", "Limit start rates and the number of task types."),
+    "schedules": CommandSpec("schedules:command", "List schedules, or add, pause, run and remove one."),
     "serve": CommandSpec("serve:command", "Run the HTTP API and dashboard."),
     "token": CommandSpec("token:command", "Manage API tokens."),
     "session": CommandSpec("session:command", "List dashboard logins and end them."),

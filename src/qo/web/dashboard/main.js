@@ -13,6 +13,7 @@ const VIEWS = {
   tasks: () => import('./views/tasks.js'),
   task: () => import('./views/task.js'),
   workers: () => import('./views/workers.js'),
+  schedules: () => import('./views/schedules.js'),
   audit: () => import('./views/audit.js'),
   login: () => import('./views/login.js'),
   not_found: () => import('./views/not_found.js'),

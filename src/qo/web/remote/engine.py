@@ -40,6 +40,7 @@ from qo.model import (
     check_number,
 )
 from qo.model.change import LEASED
+from qo.schedules.schedule_notes import SCHEDULES
 from qo.web.callers import Caller, Scope
 from qo.web.http.access import ENGINE
 from qo.web.http.action_recorder import recorder_of
@@ -47,6 +48,7 @@ from qo.web.http.byte_budget import BoundedPage, claim_within, find_within, get_
 from qo.web.http.problems import STORE_AWAY
 from qo.web.remote import checks
 from qo.web.remote.response_cache import answers
+from qo.web.remote.schedule_actions import action_on, name_in, schedule_before
 
 _VERBS = {
     (Guard.UNFINISHED, Status.CANCELLED): "cancel",
@@ -275,6 +277,8 @@ async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> A
     """Run a call, and record it in the audit trail if it is an action."""
     client: Client = request.app.state.client
     recorder, before = recorder_of(request.app.state), await controls_before(client, call, asked)
+    schedule = name_in(call, asked)
+    schedule_was = await schedule_before(client, checks.check_note(schedule)) if schedule else None
     try:
         answer = await CALLS[call](client, asked)
     except (OutcomeUnknown, asyncio.CancelledError):  # cancelled by the time limit or a shutdown
@@ -283,6 +287,8 @@ async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> A
         raise
     for action in actions_in(call, asked, answer, before):
         await recorder.record(request.scope, **action._asdict())
+    if schedule and (verb := action_on(asked, schedule_was)):
+        await recorder.record(request.scope, verb, target=f"schedule {schedule.removeprefix(SCHEDULES)}")
     return answer
 
 

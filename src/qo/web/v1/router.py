@@ -20,6 +20,15 @@ from qo.web.v1.actions import (
 from qo.web.v1.audit import list_actions
 from qo.web.v1.events import listen
 from qo.web.v1.read import explain_waiting, list_tasks, list_workers, show_history, show_result, show_stats, show_task
+from qo.web.v1.schedules import (
+    add_schedule,
+    list_schedules,
+    pause_schedule,
+    remove_schedule,
+    resume_schedule,
+    run_schedule,
+    show_schedule,
+)
 from qo.web.v1.submit import submit_task, submit_tasks
 
 router = Router(
@@ -47,6 +56,13 @@ router = Router(
         resume_tasks,
         limit_rate,
         limit_types,
+        list_schedules,
+        show_schedule,
+        add_schedule,
+        pause_schedule,
+        resume_schedule,
+        run_schedule,
+        remove_schedule,
         listen,
         list_actions,
     ],

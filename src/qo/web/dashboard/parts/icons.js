@@ -6,6 +6,7 @@ const PATHS = {
   overview: 'M3 11h5V3H3zM12 17h5V9h-5zM3 17h5v-3H3zM12 6h5V3h-5z',
   tasks: 'M7 5h10M7 10h10M7 15h10M3 5h.01M3 10h.01M3 15h.01',
   workers: 'M4 4h12v5H4zM4 11h12v5H4zM7 6.5h.01M7 13.5h.01',
+  schedules: 'M10 3a7 7 0 1 0 .01 0M10 6v4l3 2',
   audit: 'M5 3h7l3 3v11H5zM8 9h4M8 12h4',
   replay: 'M4 10a6 6 0 1 0 2-4.5M4 3v3.5h3.5',
   cancel: 'M10 3a7 7 0 1 0 .01 0M6.5 13.5l7-7',

@@ -8,6 +8,7 @@ export function parse(hash) {
   if (first === 'tasks' && second) return {view: 'task', id: second, params};
   if (first === 'tasks') return {view: 'tasks', params};
   if (first === 'workers') return {view: 'workers', params};
+  if (first === 'schedules') return {view: 'schedules', params};
   if (first === 'audit') return {view: 'audit', params};
   if (first === 'login') return {view: 'login', params};
   return {view: first === '' ? 'overview' : 'not_found', params};

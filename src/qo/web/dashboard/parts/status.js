@@ -6,6 +6,9 @@ import {icon} from './icons.js';
 export const NO_HANDLER = 'no worker handles this type';
 export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled', 'archived'];
 
+// Of workers, schedules and fire times.
+const OTHERS = ['busy', 'idle', 'draining', 'stale', 'active', 'paused', 'inactive', 'ended', 'fired', 'skipped', 'missed'];
+
 export const ACTIONS = {
   replay: {label: 'Replay', key: 'r', takes: ['failed', 'cancelled', 'archived'], past: 'replayed', danger: false,
     what: 'Runs the task again now, with all its retries.'},
@@ -33,7 +36,7 @@ export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name
 export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => name !== 'run_now' || Date.parse(task.available_at) > Date.now());
 
 export function badge(status) {
-  const known = STATUSES.includes(status) || ['busy', 'idle', 'draining', 'stale'].includes(status);
+  const known = STATUSES.includes(status) || OTHERS.includes(status);
   return h('span', {class: `badge ${known ? status : ''}`}, status);
 }
 

@@ -112,6 +112,14 @@ class ApiSource {
     return (await this.#shown(this.#get('dashboard/workers'))).workers;
   }
 
+  async schedules() {
+    return (await this.#shown(this.#get('schedules'))).schedules;
+  }
+
+  changeSchedule(name, action) {
+    return this.#post(`schedules/${encodeURIComponent(name)}/${action}`);
+  }
+
   // Acts on all matching tasks, a few thousand per request, and reports the progress.
   async act(action, target, progress = () => {}) {
     const sum = {done: 0, refused: []};

@@ -10,7 +10,7 @@ import {ago} from '../parts/clock.js';
 const LIMIT = 50;
 const IDS_SHOWN = 3;
 const COLUMNS = ['When', 'Who', 'Action', 'Tasks', 'Details', 'From'];
-const ACTIONS = ['replay', 'retry', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'dashboard.publish', 'dashboard.link', 'bucket-setup', 'login', 'logout', 'session.end'];
+const ACTIONS = ['replay', 'retry', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'dashboard.publish', 'dashboard.link', 'bucket-setup', 'login', 'logout', 'session.end', 'schedule.add', 'schedule.pause', 'schedule.resume', 'schedule.run', 'schedule.remove'];
 const AGES = [['', 'at any time'], ['3600', 'in the last hour'], ['86400', 'in the last day'], ['604800', 'in the last week'], ['2592000', 'in the last 30 days']];
 
 export function open({source, to}) {
