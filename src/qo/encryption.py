@@ -3,18 +3,19 @@
 A sealed value is AES-256-GCM under a key that is derived from the secret key and the owner of the value, which is the
 task. Owner and field are authenticated, so a value that is moved to another task or field cannot be opened. Stores,
 servers and processes without the key handle sealed values as raw data. Types, queues, times, keys and notes stay
-readable.
+readable, except the payloads in the notes of schedules.
 """
 
 import binascii
 import os
-from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from hmac import digest
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from qo.codec import SEALED, SEALED_TEXT
@@ -24,12 +25,14 @@ from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     ERROR_LIMIT,
     LOG_LIMIT,
+    SCHEDULE_NOTES,
     Added,
     Change,
     ClaimRequest,
     Event,
     Filter,
     NewTask,
+    Note,
     Task,
     cut_middle,
     is_a,
@@ -219,6 +222,30 @@ class EncryptedEngine(ForwardingEngine):
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         return self._opened_all(await self.engine.with_values(tasks))
 
+    # --- schedules: their notes contain the payload of the tasks to come
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if name.startswith(SCHEDULE_NOTES):
+            data = _with_payload(data, lambda payload: self._sealed_once(payload, name))
+        return await self.engine.write_note(name, data, expected=expected)
+
+    async def read_note(self, name: str) -> Note | None:
+        note = await self.engine.read_note(name)
+        return None if note is None else self._opened_note(note)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return [self._opened_note(note) for note in await self.engine.notes(prefix)]
+
+    def _sealed_once(self, payload: bytes, owner: str) -> bytes:
+        return payload if payload.startswith(SEALED) else self._keys.seal(payload, owner, "payload")
+
+    def _opened_note(self, note: Note) -> Note:
+        if not note.name.startswith(SCHEDULE_NOTES):
+            return note
+        return note._replace(
+            data=_with_payload(note.data, lambda payload: self._opened_value(payload, note.name, "payload"))
+        )
+
     async def history(self, task_id: str) -> list[Event]:
         return [
             replace(
@@ -228,6 +255,17 @@ class EncryptedEngine(ForwardingEngine):
             )
             for event in await self.engine.history(task_id)
         ]
+
+
+def _with_payload(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """The note of a schedule with another payload. Bytes that are no such note stay as they are."""
+    try:
+        document = msgspec.json.decode(data)
+        task = document["schedule"]["task"]
+        task["payload"] = b64encode(change(b64decode(task["payload"], validate=True))).decode()
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return data
+    return msgspec.json.encode(document)
 
 
 def _owner_of(task: NewTask | Task) -> str:

@@ -15,8 +15,10 @@ from qo.encryption import Encrypted, EncryptedEngine
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, Status, complete
+from qo.schedules.document import document_of
 from qo.tasks import HandlerOptions, Registry, make_handler
 from qo.testing import EngineContract, ManualClock
+from qo.testing.engine_schedules import scheduler
 from qo.worker import Worker, WorkerSettings
 
 KEY, OLD_KEY, OTHER_KEY = Encrypted.new_key(), Encrypted.new_key(), Encrypted.new_key()
@@ -203,3 +205,27 @@ def test_an_app_encrypts_in_test_mode_too() -> None:
         pay.enqueue(SECRET)
         t.assert_enqueued(pay, card=SECRET)
         assert t.drain()[0].result == "1111"
+
+
+async def test_the_arguments_of_a_schedule_are_sealed_and_only_a_scheduler_with_the_key_submits_them() -> None:
+    clock = ManualClock()
+    inner = open_engine("memory://", clock=clock)
+    with_key, without = Client(Encrypted([KEY]).wrap(inner), clock=clock), Client(inner, clock=clock)
+    await with_key.schedules.add("pay", task="pay", kwargs={"card": SECRET}, every=60)
+    note = await inner.read_note("schedules/pay")
+    assert note is not None and SECRET.encode() not in note.data
+    assert SEALED in (await without.schedules.get("pay")).schedule.task.payload
+    assert SECRET not in str(document_of(await without.schedules.get("pay")))
+    await without.schedules.pause("pay")
+    await without.schedules.resume("pay")
+    clock.advance(61.0)
+    await scheduler(without, clock).check()
+    by_hand = await without.schedules.run("pay")
+    assert await inner.find(Filter(), limit=9) == []
+    clock.advance(5.0)
+    for _ in range(2):
+        await scheduler(with_key, clock).check()
+    sealed, opened = await inner.find(Filter(), limit=9), await with_key.list()
+    assert len(sealed) == 2 and by_hand in {task.id for task in sealed}
+    assert all(task.payload.startswith(SEALED) for task in sealed)
+    assert [qo.decode(task.payload) for task in opened] == [{"card": SECRET}] * 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 from qo import notes
 from qo.client.describe import Seconds, TaskOptions, parse_instant, seconds
 from qo.clock import Clock
-from qo.codec import encode_value
+from qo.codec import SEALED, encode_value
 from qo.engine import Engine
 from qo.errors import DamagedNote, InvalidTask, ScheduleNotFound
 from qo.ids import new_id
@@ -133,6 +133,8 @@ class SchedulesClient:
         task_id, now = new_id(self._clock), await self._engine.now()
         note = await change_schedule(self._engine, name, lambda note: started_by_hand(_found(name, note), task_id, now))
         stored = _found(name, note)
+        if stored.schedule.task.payload.startswith(SEALED):
+            return task_id  # a scheduler with the key finds it in the note and submits it
         fires = [fire for fire in stored.pending if fire.task_id == task_id]
         await self.submit([(stored.schedule, fires)])
         await change_schedule(self._engine, name, lambda note: None if note is None else delivered(note, fires))

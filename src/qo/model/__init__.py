@@ -93,7 +93,7 @@ from qo.model.ranking import (
     level_word,
     rank,
 )
-from qo.model.table import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Added, Note, Table, count_key
+from qo.model.table import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, SCHEDULE_NOTES, Added, Note, Table, count_key
 from qo.model.task import (
     DEFAULT_POLICY,
     FINISHED,
@@ -155,6 +155,7 @@ __all__ = [
     "NEW",
     "PAYLOAD_LIMIT",
     "PROGRESS_TEXT_LIMIT",
+    "SCHEDULE_NOTES",
     "SLOW_POLICY",
     "STATUSES",
     "STRICT",

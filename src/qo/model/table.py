@@ -20,6 +20,7 @@ ANY: Final = "any"  # as `expected`: replace any version
 # Notes with this prefix grant rights or record actions: tokens and the audit trail. Where the store has access control
 # (bucket policies, GRANTs, ACLs), only an administrator's credentials can read and write them.
 ADMIN_NOTES: Final = "admin/"
+SCHEDULE_NOTES: Final = "schedules/"
 AUDIT_NOTES: Final = "audit/"  # new records of the audit trail: every role may add them, administrators read them
 
 # A note whose stored form is damaged is returned as DAMAGED followed by the stored bytes, so that it can be kept and

@@ -15,6 +15,7 @@ from qo import notes
 from qo.backoff import Backoff
 from qo.client import Client
 from qo.clock import Clock
+from qo.codec import SEALED
 from qo.engines.parallel import in_parallel
 from qo.errors import Conflict, DamagedNote, NewerFormat, QoError, StorageError
 from qo.model import Note
@@ -39,7 +40,7 @@ class _KnownSchedule(NamedTuple):
     """What a scheduler knows of one note."""
 
     version: str
-    stored: ScheduleNote | None  # None: it cannot be read
+    stored: ScheduleNote | None  # None: it cannot be read or submitted here
     fires_at: float | None  # its next fire time
 
 
@@ -109,6 +110,8 @@ class Scheduler:
             return known
         try:
             stored = decode_schedule(note)
+            if stored.schedule.task.payload.startswith(SEALED):  # only a scheduler with the key can submit it
+                return _KnownSchedule(note.version, None, None)
             return _KnownSchedule(note.version, stored, now if _is_set_back(stored, now) else next_fire_of(stored, now))
         except DamagedNote as error:
             notes.report(error)

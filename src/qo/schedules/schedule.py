@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from qo.errors import InvalidTask
-from qo.model import NewTask, check_described, check_name, check_number, derived_id, show
+from qo.model import NewTask, check_described, check_name, check_number, check_size, derived_id, show
 from qo.model.ranking import STRICT
 from qo.model.task import LATEST, LONGEST
 from qo.notes import Instant
@@ -21,6 +21,7 @@ CATCH_UPS: tuple[CatchUp, ...] = ("none", "last", "all")
 OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "cancel")
 OUTCOMES: tuple[Outcome, ...] = ("fired", "skipped", "missed")
 MAX_PAYLOAD = 64 * 1024  # bytes of the arguments of a schedule
+_MAX_OVERHEAD = 1024  # bytes that encryption adds
 MIN_INTERVAL = 1.0  # seconds
 NO_ID = "00000000-0000-8000-8000-000000000000"  # of the task in a schedule; each fire time has its own
 _Duration: TypeAlias = Annotated[float, Meta(ge=0, le=3.2e9)]
@@ -83,6 +84,7 @@ def make_schedule(name: str, task: NewTask, **options: Any) -> Schedule:
         ageing=min(task.ageing, STRICT),
         window=min(task.window, LONGEST),
     )
+    check_size("payload", task.payload, MAX_PAYLOAD)
     given = {option: value for option, value in options.items() if value is not None}
     return check_schedule(Schedule(name=name, task=plain, **given))
 
@@ -90,7 +92,7 @@ def make_schedule(name: str, task: NewTask, **options: Any) -> Schedule:
 def check_schedule(schedule: Schedule) -> Schedule:
     """The schedule with its cron expression in plain form. Raises InvalidTask, which names the option."""
     check_name("name", schedule.name)
-    check_described(schedule.task, payload_limit=MAX_PAYLOAD)
+    check_described(schedule.task, payload_limit=MAX_PAYLOAD + _MAX_OVERHEAD)
     if bool(schedule.cron) == bool(schedule.every):
         raise InvalidTask("cron", "pass a cron expression, or every=, and not both")
     if schedule.every:

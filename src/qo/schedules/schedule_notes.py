@@ -5,10 +5,10 @@ from collections.abc import Callable
 from qo import notes
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, InvalidTask, StorageError
-from qo.model import NEW, Note, check_name
+from qo.model import NEW, SCHEDULE_NOTES, Note, check_name
 from qo.schedules.schedule import ScheduleNote, check_schedule
 
-SCHEDULES = "schedules/"
+SCHEDULES = SCHEDULE_NOTES
 MAX_SCHEDULES = 10_000  # in one store
 _MAX_ATTEMPTS = 50  # a schedule is changed rarely, so this many lost races mean that something is broken
 

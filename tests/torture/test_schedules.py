@@ -1,0 +1,111 @@
+"""Fifty schedulers in five processes, killed and frozen while the clocks change: one task for each fire time."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from qo.client import Client
+from qo.clock import Clock, instant, system_clock
+from qo.engines import open_engine
+from qo.engines.sqlite import SqliteEngine
+from qo.model import Filter
+from qo.schedules.fire_times import fires_between
+from qo.schedules.schedule import task_id_of
+from qo.schedules.schedule_notes import read_schedules
+from tests.conditions import delay, until
+from tests.servers.postgres import url as postgres_url
+from tests.servers.redis import running
+from tests.torture.schedule_program import fast_clock, scheduler
+from tests.web.serving import served
+
+__all__ = ["postgres_url"]  # a fixture
+
+START = instant("2026-10-24T22:10:00Z")  # in Berlin, clocks are set back at 01:00 UTC
+SPAN = 5 * 3600.0  # seconds
+IS_LONG = bool(os.environ.get("QO_TORTURE"))
+DURATION = 30.0 if IS_LONG else 4.0  # seconds in which the span passes
+SPEED = SPAN / DURATION
+PROCESSES = 5
+IN_A_FOLDER = ("tasks", "one", "sqlite", "log")
+PROGRAM = Path(__file__).with_name("schedule_program.py")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return fast_clock(START, system_clock(), SPEED)
+
+
+@pytest.fixture(params=("sqlite", "http", "postgres", "redis", *IN_A_FOLDER) if IS_LONG else ("sqlite",))
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[str]:
+    if request.param == "http":
+        with served(SqliteEngine(tmp_path / "served.db", clock=clock), clock=clock) as server:
+            yield server.url
+    elif request.param == "redis":
+        with running("--appendonly", "yes") as redis:
+            yield redis.url
+    elif request.param == "postgres":
+        yield request.getfixturevalue("postgres_url")
+    elif request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/qo.db"
+    else:
+        yield f"file://{tmp_path}/bucket?layout={request.param}"
+
+
+def start(url: str, began: float) -> "Popen[bytes]":
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+    words = [sys.executable, str(PROGRAM), url, str(START), str(began), str(SPEED)]
+    return Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+async def play(url: str, began: float, dice: random.Random) -> None:
+    processes = [start(url, began) for _ in range(PROCESSES)]
+    try:
+        while system_clock() - began < DURATION:
+            await delay(dice.uniform(0.1, 0.5))
+            place = dice.randrange(PROCESSES)
+            if dice.random() < 0.5:
+                processes[place].send_signal(signal.SIGSTOP)
+                await delay(dice.uniform(0.0, 0.3))
+                processes[place].send_signal(signal.SIGCONT)
+            else:
+                processes[place].kill()
+                processes[place].wait()
+                processes[place] = start(url, began)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+async def test_every_fire_time_has_one_task_whatever_happens_to_schedulers(store: str, clock: Clock, seed: int) -> None:
+    async with Client(open_engine(store, clock=clock), clock=clock) as client:
+        schedules, options = client.schedules, {"task": "report", "catch_up": "all"}
+        began = system_clock() - (clock() - START) / SPEED
+        await schedules.add("fixed", cron="30 2 * * *", timezone="Europe/Berlin", **options)  # type: ignore[arg-type]
+        await schedules.add("rhythm", cron="*/10 * * * *", timezone="Europe/Berlin", **options)  # type: ignore[arg-type]
+        await schedules.add("interval", every=300, **options)  # type: ignore[arg-type]
+        first = {note.schedule.name: note.decided_until for note in await read_schedules(client.engine)}
+        await play(store, began, random.Random(seed))
+        last = scheduler(client, clock)
+
+        async def is_done() -> bool:
+            await last.check()
+            return not any(note.pending for note in await read_schedules(client.engine))
+
+        await until(is_done)
+        notes = await read_schedules(client.engine)
+        expected = [
+            task_id_of(note.schedule.name, at)
+            for note in notes
+            for at in fires_between(note.schedule, first[note.schedule.name], note.decided_until)
+        ]
+        assert len(notes) == 3 and len(expected) > 60
+        found = [task.id for task in await client.engine.find(Filter(), limit=10_000)]
+        assert sorted(found) == sorted(expected)
