@@ -38,8 +38,8 @@ def test_kinds_of_pending_tasks_are_counted_and_listed(seen: Seen) -> None:
     assert answer.is_success
     seen.go("#/tasks?status=scheduled")
     page = seen.page
-    expect(page.locator(f"tr:has-text('{task[:8]}')").first).to_be_visible()
-    expect(page.locator("[data-status=scheduled]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(f"tr a[href='#/tasks/{task}']")).to_be_visible()
+    expect(page.locator(".chip[data-status=scheduled]")).to_have_attribute("aria-pressed", "true")
     seen.picture("tasks-scheduled")
     seen.go("#/overview")
     expect(page.locator("[data-kinds]")).to_contain_text("scheduled")
