@@ -41,6 +41,6 @@ def test_kinds_of_pending_tasks_are_counted_and_listed(seen: Seen) -> None:
     expect(page.locator(f"tr a[href='#/tasks/{task}']")).to_be_visible()
     expect(page.locator(".chip[data-status=scheduled]")).to_have_attribute("aria-pressed", "true")
     seen.picture("tasks-scheduled")
-    seen.go("#/overview")
+    seen.go("#/")
     expect(page.locator("[data-kinds]")).to_contain_text("scheduled")
     seen.picture("overview-kinds")
