@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from qo.errors import (
+    Cancelled,
     Conflict,
     ConflictError,
     DamagedTask,
@@ -77,6 +78,7 @@ else:
 __all__ = [
     "App",
     "Batch",
+    "Cancelled",
     "Client",
     "Conflict",
     "ConflictError",

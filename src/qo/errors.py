@@ -22,7 +22,8 @@ QoError
     └── OutcomeUnknown   the write may or may not have succeeded; repeating it is safe
 
 Each error has `task_id`, if it concerns one task, and `cause`, the error of the driver or storage.
-Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
+Two more are raised by handlers and caught by the worker: `Retry` and `Fail`. One is raised in handlers by the worker:
+`Cancelled`.
 """
 
 from typing import TYPE_CHECKING
@@ -162,6 +163,14 @@ class Retry(Exception):
     def __init__(self, reason: str = "the handler asked for a retry", *, after: float | None = None) -> None:
         super().__init__(reason)
         self.after = after
+
+
+class Cancelled(BaseException):
+    """Raised in a plain handler whose attempt is stopped: the task was cancelled, its lease is lost, the worker ends.
+
+    An async handler gets `asyncio.CancelledError` instead. A handler that catches it to clean up should raise it again.
+    It is a BaseException, so that `except Exception` does not catch it.
+    """
 
 
 class Fail(Exception):

@@ -147,6 +147,19 @@ def log_started(task: Task) -> None:
         _log("started", task.id, message, _log_fields(task, Status.RUNNING))
 
 
+def log_stopped(task: Task, *, cancelled: bool, ran: float | None, has_ended: bool = False) -> None:
+    """Log that a worker stops the handler of a task that was cancelled, or whose lease is lost."""
+    name = f"{task.type} {task.id}"
+    if not cancelled:
+        message = f"lease lost: the outcome of {name} was dropped" if has_ended else f"lease lost: stopping {name}"
+        _log("lost", task.id, message, _log_fields(task, Status.RUNNING))
+        return
+    after = "before it started" if ran is None else f"after {shown_duration(ran)}"
+    then = "its result is dropped" if has_ended else "stopping its handler"
+    fields = _log_fields(task, Status.CANCELLED) | {"duration": ran, "reason": FailureKind.CANCELLED.value}
+    _log("cancelled", task.id, f"{name} cancelled {after}" + ("" if ran is None else f"; {then}"), fields)
+
+
 _SETTLED = frozenset({Status.COMPLETED, Status.FAILED, Status.PENDING})
 
 

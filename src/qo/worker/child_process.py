@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import cache
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from qo import destinations, tracing
 from qo.codec import plain_task
-from qo.errors import QoError
+from qo.errors import Cancelled, QoError
 from qo.hooks import WorkerContext, call_through, working
 from qo.model import Task
 from qo.tasks import STYLES, Arguments, Handler, running
@@ -27,6 +28,7 @@ from qo.worker.lifespan import LifespanThread
 from qo.worker.run import RunOutcome, encode_result, outcome_of
 
 CHILD = "qo-child"
+CANCEL_SIGNAL = signal.SIGUSR2
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
@@ -74,6 +76,7 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
     _die_with_parent(setup.parent)
     pid = os.getpid()
     handlers = ChildHandlers(setup.worker_id)
+    signal.signal(CANCEL_SIGNAL, handlers.cancel)
     if setup.lifespan is not None:
         error = handlers.enter(*setup.lifespan)
         connection.send_bytes(msgspec.msgpack.encode(LifespanReport(error=error)))
@@ -96,6 +99,13 @@ class ChildHandlers:
         self._context = WorkerContext(worker_id)
         self._lifespan: LifespanThread | None = None
         self._attempt_loop = AttemptLoop()
+        self._is_running = False
+
+    def cancel(self, _signal: int, _frame: FrameType | None) -> None:
+        """Raise Cancelled in the handler that runs, if one does."""
+        if self._is_running:
+            self._is_running = False
+            raise Cancelled
 
     def enter(self, module: str, name: str) -> str:
         """Enter the lifespan; returns why it failed."""
@@ -117,7 +127,11 @@ class ChildHandlers:
         context.run(running.set, request.task)
         context.run(working.set, self._context)
         try:
-            return encode_result(context.run(self._call, request), request.result_limit)
+            try:
+                self._is_running = True
+                return encode_result(context.run(self._call, request), request.result_limit)
+            finally:
+                self._is_running = False
         except BaseException as error:  # noqa: BLE001 - the parent gets the outcome, then the store
             return outcome_of(error)
 

@@ -14,6 +14,7 @@ from qo.errors import StorageError
 from qo.handled_types import find_unhandled
 from qo.model import ClaimRequest, Filter, PendingKind, Status, Task, release
 from qo.pending_counts import count_pending
+from qo.transitions import log_stopped
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.executors import Executors, WorkerStuck
@@ -127,6 +128,7 @@ class ClaimLoop:
             return False
         if not before.settled:
             self._lease_keeper.lose(before)
+            log_stopped(before.task, cancelled=False, ran=None)
         return before.began is not None and before.ended is None
 
     def _claim_soon(self) -> None:

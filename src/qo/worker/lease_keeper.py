@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from qo.clock import Clock
 from qo.engine import Engine
@@ -51,6 +52,9 @@ class LeaseLength:
             )
 
 
+async def _ignore(_: list[Run]) -> None: ...
+
+
 class LeaseKeeper:
     def __init__(
         self,
@@ -66,6 +70,7 @@ class LeaseKeeper:
         self._executors, self._settler = executors, settler
         self._lease, self._clock = lease, clock
         self._none_overdue_before = float("-inf")  # no held lease ends before this instant
+        self.on_lost: Callable[[list[Run]], Awaitable[None]] = _ignore  # called once the runs are stopped
 
     # --- leases
 
@@ -123,19 +128,26 @@ class LeaseKeeper:
         starts = [run.started_at for run in runs]
         changes = [renew(run.task, lease, started_at=at) for run, at in zip(runs, starts, strict=True)]
         answers = await self._engine.apply(changes)
+        lost = []
         for run, started_at, still_held in zip(runs, starts, answers, strict=True):
             if still_held:
                 run.lease_until = sent + lease
                 run.start_reported = started_at is not None
             elif not run.settled:
                 self.lose(run)
+                lost.append(run)
+        if lost:
+            await self.on_lost(lost)
+
+    async def renew_now(self, runs: list[Run]) -> None:
+        """Renew these leases, and stop the runs that have lost theirs. Raises StorageError."""
+        await self._renew(runs)
 
     def lose(self, run: Run) -> None:
         """Cancel a run whose lease is lost: the task was cancelled, or its lease expired. Its outcome is dropped.
 
         Until the handler has ended, the run keeps its slot and this worker does not run the task again.
         """
-        log.warning("lease lost: stopping %s %s", run.task.type, run.task.id, extra={"task_id": run.task.id})
         if self._executors.queue.withdraw(run):
             self._leased_runs.remove(run)
             return

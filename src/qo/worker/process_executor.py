@@ -3,6 +3,7 @@
 Each child has a thread in the worker that talks to it. Requests and outcomes are msgpack; nothing is unpickled.
 """
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -18,7 +19,16 @@ from qo.hooks import Hooks, WorkerContext, is_reachable
 from qo.model import LOST, FailureKind, lost_its_process
 from qo.tasks import Executor, Handler
 from qo.worker import lifespan
-from qo.worker.child_process import CHILD, ChildRequest, ChildSetup, LifespanReport, child_main, in_child, name_of
+from qo.worker.child_process import (
+    CANCEL_SIGNAL,
+    CHILD,
+    ChildRequest,
+    ChildSetup,
+    LifespanReport,
+    child_main,
+    in_child,
+    name_of,
+)
 from qo.worker.run import UNSTARTED, Run, RunOutcome, timed_out
 from qo.worker.start_queue import StartQueue
 from qo.worker.thread_executor import ThreadExecutor
@@ -27,6 +37,7 @@ __all__ = ["ProcessExecutor", "check_hooks", "check_reachable", "in_child"]
 
 log = logging.getLogger("qo.worker")
 _spawn = multiprocessing.get_context("spawn")
+CANCEL_GRACE = 2.0  # seconds for the handler of a cancelled task to end before its process is killed
 _LIFESPAN_MARGIN = 5.0  # seconds for a child to import the program, and to exit once its lifespan has ended
 
 
@@ -109,7 +120,8 @@ class ProcessExecutor(ThreadExecutor):
         try:
             outcome = self._exchange(child, run)
         finally:
-            self._children.pop(run, None)
+            with self._guard:
+                self._children.pop(run, None)
         if outcome is None:
             kept.clear()
             child.kill()
@@ -149,9 +161,24 @@ class ProcessExecutor(ThreadExecutor):
             return None
 
     def cancel(self, run: Run) -> None:
-        child = self._children.get(run)
-        if child is not None:
-            child.process.kill()  # `_exchange` then reads the end of the pipe
+        """Kill the child; `_exchange` then reads the end of the pipe. The handler of a cancelled task may clean up."""
+        with self._guard:
+            child = self._children.get(run)
+            if child is None:
+                return
+            if not run.lost or run.timed_out:
+                child.process.kill()
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.process.pid or 0, CANCEL_SIGNAL)
+        timer = threading.Timer(CANCEL_GRACE, self._kill, (run, child))
+        timer.daemon = True
+        timer.start()
+
+    def _kill(self, run: Run, child: _Child) -> None:
+        with self._guard:  # the child may have another run by now
+            if self._children.get(run) is child:
+                child.process.kill()
 
     def join(self, timeout: float) -> None:
         """Wait until the children have ended."""

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from qo.backoff import Backoff
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.ids import random_fraction
-from qo.model import Change, Status, Task
+from qo.model import Change, Status
 from qo.transitions import Settlement, Transitions
 from qo.worker.callbacks import CallbackThread
 from qo.worker.registration import Registration
@@ -21,6 +21,9 @@ log = logging.getLogger("qo.worker")
 _MIN_QUICK_PREFETCH = 50  # from this prefetch size on, tasks end so quickly that waiting for a larger batch pays
 _BATCH_DELAY = 0.01  # seconds; a smaller batch would cost a transaction and compete with handlers for the GIL
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 5.0  # seconds between attempts while the store is unreachable
+
+
+async def _ignore(_: list[Run]) -> None: ...
 
 
 class Settler:
@@ -43,6 +46,7 @@ class Settler:
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
         self._waking = False
+        self.on_lost: Callable[[list[Run]], Awaitable[None]] = _ignore  # called with runs whose outcome was dropped
 
     def report(self, run: Run, outcome: RunOutcome) -> None:
         """Report the outcome of a run. May be called from any thread."""
@@ -88,13 +92,13 @@ class Settler:
             return
         changes = [settlement(run, outcome, random_fraction) for run, outcome in reports]
         answers = await self.apply(changes)
-        settled = []
+        settled, lost = [], []
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
             self._leased_runs.remove(run)
             if outcome.handed_back:
                 continue
             if not landed:
-                self._log_dropped(run.task)
+                lost.append(run)
                 continue
             if change.to is Status.COMPLETED:
                 self._registration.completed += 1
@@ -106,6 +110,8 @@ class Settler:
             for settlement_ in settled:
                 self._callbacks.settled(settlement_)
         self._settled([run for run, _ in reports])
+        if lost:
+            await self.on_lost(lost)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Apply the changes, retrying while the store is unreachable. Changes whose leases are lost have no effect."""
@@ -117,7 +123,3 @@ class Settler:
                 pause = backoff.next()
                 log.warning("cannot settle %d tasks; retrying in %.1f s: %s", len(changes), pause, error)
             await asyncio.sleep(pause)
-
-    def _log_dropped(self, task: Task) -> None:
-        about = {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}
-        log.warning("lease lost: the outcome of %s %s was dropped", task.type, task.id, extra=about)

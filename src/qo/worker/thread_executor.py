@@ -12,6 +12,7 @@ from typing import Any
 from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
+from qo.errors import Cancelled
 from qo.hooks import Hooks, WorkerContext, call_through, working
 from qo.tasks import Executor, running
 from qo.worker.attempt_loop import AttemptLoop
@@ -164,11 +165,11 @@ class ThreadExecutor:
             return await call_through(self._hooks.middleware, plain_task(run.task), call)
 
     def cancel(self, run: Run) -> None:
-        """Raise TimedOut in the run's thread. It takes effect after a blocking C call has returned."""
+        """Raise TimedOut or Cancelled in the run's thread. It takes effect after a blocking C call has returned."""
         with self._guard:
             if run in self._live and isinstance(run.handle, int):
                 run.exception_pending = True
-                _raise_in_thread(run.handle, TimedOut)
+                _raise_in_thread(run.handle, TimedOut if run.timed_out else Cancelled)
                 if run.loop is not None:
                     run.loop.wake()
 

@@ -18,6 +18,7 @@ from qo.errors import InvalidSetting
 from qo.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.callbacks import CallbackThread
+from qo.worker.cancellation import CancellationWatch
 from qo.worker.claim_loop import ClaimLoop, DrainCheck
 from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
@@ -101,6 +102,15 @@ class Worker:
         self._lease_keeper = LeaseKeeper(
             engine, self._leased_runs, self._executors, self._settler, lease=self._plan.lease, clock=clock
         )
+        self._cancellation = CancellationWatch(
+            engine,
+            self._leased_runs,
+            self._lease_keeper,
+            self._callbacks,
+            max_interval=settings.lease / 3,
+            clock=clock,
+        )
+        self._lease_keeper.on_lost = self._settler.on_lost = self._cancellation.explain
         self._controls = ControlsReader(
             self._scope,
             queue,
@@ -242,6 +252,7 @@ class Worker:
             self._unknown_types.check_regularly(self._controls, self._calls),
             self._declared_schedules.declare_regularly(self._calls, self._announce),
             self._callbacks.watch(),
+            self._cancellation.run(),
         )
         async with background as failed:
             await _unless_failed(self._signal.limit(self._claim_loop.run(), _LAST_CLAIM_TIMEOUT), failed)

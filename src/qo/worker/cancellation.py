@@ -1,0 +1,85 @@
+"""Notices that a running task was cancelled, before the next renewal of its lease would."""
+
+import asyncio
+
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.errors import StorageError
+from qo.model import FailureKind, Status, Task, ended_because
+from qo.transitions import log_stopped
+from qo.worker.callbacks import CallbackThread
+from qo.worker.lease_keeper import LeaseKeeper
+from qo.worker.run import Run
+from qo.worker.run_table import LeasedRuns
+
+_POLL_INTERVAL = 1.0  # seconds between two reads of the tasks that run
+_MIN_AGE = 0.5  # seconds a handler runs before its task is read; most end sooner
+_RETRY_PAUSE = 5.0  # seconds after a failed read; the renewals log the error
+_MAX_PAYLOAD = 16_384  # bytes; a task with a larger payload is renewed instead of read
+# Reads may take a twentieth of the time. A read that takes longer than 2.5 ms at best goes to a store that is far away,
+# where each call costs money; the worker then asks less often, and in the end only renews. A qo server costs nothing.
+_DURATION_FACTOR, _QUICKEST_FACTOR = 20, 400
+_QUICKEST_GROWTH = 1.05  # per read
+
+
+class CancellationWatch:
+    """Reads the tasks that this worker runs, and stops those that are no longer its own."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        leased_runs: LeasedRuns,
+        lease_keeper: LeaseKeeper,
+        callbacks: CallbackThread,
+        *,
+        max_interval: float,  # seconds between two renewals
+        clock: Clock,
+    ) -> None:
+        self._engine, self._leased_runs, self._lease_keeper = engine, leased_runs, lease_keeper
+        self._callbacks, self._max_interval, self._clock = callbacks, max_interval, clock
+        self._quickest = float("inf")
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        pause = _POLL_INTERVAL
+        while True:
+            await asyncio.sleep(pause)
+            began_before = self._clock() - _MIN_AGE
+            runs = [run for run in self._leased_runs.leased() if run.began is not None and run.began < began_before]
+            try:
+                pause = await self._check(runs) if runs else _POLL_INTERVAL
+            except StorageError:
+                pause = _RETRY_PAUSE
+
+    async def _check(self, runs: list[Run]) -> float:
+        """Stop the runs whose tasks were cancelled. Returns the pause until the next check."""
+        small = [run for run in runs if len(run.task.payload) <= _MAX_PAYLOAD]
+        doubtful = [run for run in runs if len(run.task.payload) > _MAX_PAYLOAD]
+        sent = self._clock()
+        stored = await self._engine.get_without_values([run.task.id for run in small])
+        took = self._clock() - sent
+        self._quickest = min(took, self._quickest * _QUICKEST_GROWTH)
+        doubtful += [
+            run for run, task in zip(small, stored, strict=True) if task is None or task.status is not Status.RUNNING
+        ]
+        # The renewal decides: it compares the lease.
+        await self._lease_keeper.renew_now([run for run in doubtful if not run.settled])
+        longest = 0.0 if self._engine.is_remote else _QUICKEST_FACTOR * self._quickest
+        return min(self._max_interval, max(_POLL_INTERVAL, _DURATION_FACTOR * took, longest))
+
+    async def explain(self, runs: list[Run]) -> None:
+        """Log why these runs were stopped, and call the callbacks of those whose tasks were cancelled."""
+        try:
+            stored = await self._engine.get_without_values([run.task.id for run in runs])
+        except StorageError:
+            stored = [None] * len(runs)
+        for run, task in zip(runs, stored, strict=True):
+            ran = None if run.began is None else max(0.0, (run.ended or self._clock()) - run.began)
+            cancelled = task is not None and _is_cancelled(task)
+            log_stopped(run.task, cancelled=cancelled, ran=ran, has_ended=not run.lost)
+            if cancelled and run.began is not None:
+                self._callbacks.cancelled(run, ran)
+
+
+def _is_cancelled(task: Task) -> bool:
+    return task.status not in (Status.PENDING, Status.RUNNING) and ended_because(task) is FailureKind.CANCELLED
