@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 import qo
 from qo.cli import main
-from qo.cli.output import clean, clean_lines, duration
+from qo.cli.output import duration
 from qo.cli.rich_output import bar, task_table
 from qo.clock import system_clock
 from qo.model import ANY, FailureKind, Status
 from qo.model.life_cycle import NOW, sample
 from qo.notes import WORKERS, WorkerNote
+from qo.terminal_text import clean, clean_lines
 
 HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
 NOWHERE = "0f0190a4-0000-8000-8000-000000000000"

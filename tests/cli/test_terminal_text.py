@@ -13,10 +13,10 @@ import pytest
 from rich.table import Table
 
 import qo
-from qo.cli.logs import JsonFormatter, TextFormatter
 from qo.cli.output import as_json
 from qo.cli.rich_output import console
 from qo.clock import system_clock
+from qo.log_output import JsonFormatter, TextFormatter
 from qo.model import ANY
 from qo.notes import WORKERS, WorkerNote
 

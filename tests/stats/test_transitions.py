@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from qo.cli.logs import JsonFormatter
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail
+from qo.log_output import JsonFormatter
 from qo.model import RetryPolicy
 from qo.monitor import Monitor
 from qo.tasks import Registry, make_handler, make_options

@@ -12,9 +12,9 @@ from qo.buckets.policy import ROLES, Role, policy
 from qo.buckets.setup import SetupStep, set_up
 from qo.cli.audit import audited_bucket
 from qo.cli.context import Invocation, common, examples, option
-from qo.cli.output import clean
 from qo.engines.layouts import is_named, parse, stored_layout
 from qo.errors import InvalidSetting
+from qo.terminal_text import clean
 from qo.url_secrets import hide_password
 
 _OTHER_STORES = {

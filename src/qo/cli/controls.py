@@ -8,9 +8,9 @@ from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import TYPES, Invocation, Names, common, examples, flatten, option
-from qo.cli.output import clean
 from qo.client import Client
 from qo.notes import Controls
+from qo.terminal_text import clean
 
 NameLists = tuple[tuple[str, ...], ...]
 _QUEUES = option(

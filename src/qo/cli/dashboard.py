@@ -11,11 +11,12 @@ from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
 from qo.cli.audit import audited_bucket
 from qo.cli.context import DURATION, Invocation, common, examples, option
-from qo.cli.output import clean, echo, plural
+from qo.cli.output import echo, plural
 from qo.clock import iso, system_clock
 from qo.engines.layout_detection import DEFAULT_LAYOUT
 from qo.engines.layouts import parse, stored_layout
 from qo.errors import InvalidSetting, StorageError
+from qo.terminal_text import clean
 from qo.web.static_site import make_link, obtain, page_url, publish
 from qo.web.static_site.credentials import Access
 from qo.web.static_site.files import check_page, page_files

@@ -6,11 +6,11 @@ import click
 from rich.text import Text
 
 from qo.cli.context import Invocation, common, examples
-from qo.cli.output import clean
 from qo.cli.rich_output import STYLES
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.explanation import Explanation
+from qo.terminal_text import clean
 
 
 @click.command("explain", epilog=examples("qo explain 0f0190a4", "qo explain ID --json | jq -r '.reasons[].text'"))

@@ -27,6 +27,7 @@ COMMANDS = {  # in the order of the help text
     "submit": CommandSpec("submit:command", "Submit one task, or many from a file."),
     "status": CommandSpec("read_tasks:status", "Show the status of tasks."),
     "history": CommandSpec("read_tasks:history", "Show everything that happened to a task."),
+    "logs": CommandSpec("task_log:command", "Show what the handler of a task has logged."),
     "list": CommandSpec("list_tasks:list_", "List tasks, newest first."),
     "stats": CommandSpec("stats:command", "Count tasks by status, type and queue."),
     "batch": CommandSpec("batches:command", "Show the progress of tasks that were submitted together."),

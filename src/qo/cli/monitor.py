@@ -11,11 +11,11 @@ import msgspec
 from rich.text import Text
 
 from qo.cli.context import Invocation, common, examples, option
-from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.client import Client
 from qo.errors import Refused, StorageError
 from qo.ids import new_worker_id
+from qo.log_output import LEVELS, start_logging
 from qo.monitor import Checked, Monitor
 
 log = logging.getLogger("qo.monitor")

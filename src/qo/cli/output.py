@@ -1,38 +1,15 @@
 """Output as text and JSON. Data from tasks is escaped, so that it cannot control the terminal."""
 
 import json
-import re
 import sys
 from typing import Any
 
 import click
 
-# Control characters (C0, DEL, C1), line and paragraph separators, direction overrides, lone surrogates.
-_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
-_BLANKS = {ord(character): " " for character in "\n\r\t"}
-_LATIN = 0xFF
+from qo.terminal_text import clean_lines, escape, escape_json
+
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
 _SHORTEST = 0.0005  # seconds; less is shown as 0 ms
-
-
-def clean(text: str) -> str:
-    """Text on one line, with the characters that control a terminal written as escapes such as \\x1b."""
-    return escape(text.translate(_BLANKS))
-
-
-def clean_lines(text: str) -> str:
-    """As `clean`, but line breaks are kept."""
-    return "\n".join(clean(line) for line in text.replace("\r\n", "\n").split("\n"))
-
-
-def escape(text: str) -> str:
-    """Text with control characters, direction overrides and lone surrogates escaped; line breaks and tabs are kept."""
-    return _HARMFUL.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code <= _LATIN else f"\\u{code:04x}"
 
 
 def shorten(text: str, max_length: int) -> str:
@@ -45,13 +22,6 @@ def as_json(value: Any) -> str:
 
 def compact(value: Any) -> str:
     return escape_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
-
-
-def escape_json(text: str) -> str:
-    """Escape the characters that control a terminal; in JSON they occur only in strings."""
-    if text.isprintable():  # true for none of these characters, and far faster than the search
-        return text
-    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def age(seconds: float) -> str:

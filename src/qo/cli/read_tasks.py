@@ -7,7 +7,7 @@ from rich.text import Text
 
 from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import Exit
-from qo.cli.output import clean_lines, duration, print_error, print_json_error
+from qo.cli.output import duration, print_error, print_json_error
 from qo.cli.rich_output import (
     Lanes,
     data,
@@ -23,6 +23,7 @@ from qo.codec import event_view, task_view
 from qo.errors import DamagedTask, TaskNotFound
 from qo.handled_types import is_unhandled
 from qo.model import Event, Task
+from qo.terminal_text import clean_lines
 
 _MAX_LIMIT = 10_000
 _PAGE_SIZE = 500  # tasks per call with --all-pages

@@ -12,12 +12,13 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import age, as_json, clean, clean_lines, duration, escape, plural, shorten
+from qo.cli.output import age, as_json, duration, plural, shorten
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import to_json
 from qo.handled_types import NO_HANDLER, find_unhandled
 from qo.model import Status, Task
+from qo.terminal_text import clean, clean_lines, escape
 
 STYLES = {
     Status.PENDING: "blue",

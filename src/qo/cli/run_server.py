@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from msgspec.structs import replace
 
-from qo.cli.logs import buffer_logs
+from qo.cli.log_buffer import buffer_logs
 from qo.client import Client, Settings, connect
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting, NewerFormat

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 import click
 
 from qo.cli.context import DURATION, Invocation, common, examples, option
-from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options_with, monitor_settings
 from qo.cli.output import echo
 from qo.client import Client
 from qo.errors import InvalidSetting
+from qo.log_output import LEVELS, start_logging
 from qo.sweep import FAILED_RETENTION
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -23,7 +23,6 @@ from rich.text import Text
 from qo import destinations
 from qo.app import App, background_of
 from qo.cli.exit_codes import Exit
-from qo.cli.output import clean
 from qo.cli.rich_output import console
 from qo.cli.worker import Plan
 from qo.client import Client
@@ -32,6 +31,7 @@ from qo.engines import with_options
 from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import Monitor
 from qo.tasks import Registry
+from qo.terminal_text import clean
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
 from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, end_process

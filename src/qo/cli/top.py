@@ -21,7 +21,7 @@ from rich.text import Text
 from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.controls import controls_lines, controls_view
 from qo.cli.monitor_options import DEFAULTS
-from qo.cli.output import age, clean, clean_lines
+from qo.cli.output import age
 from qo.cli.rich_output import STYLES, by_type, data, status_text, table, unhandled_note
 from qo.cli.stats import lane_table
 from qo.cli.workers import worker_table, worker_view
@@ -32,6 +32,7 @@ from qo.errors import StorageError
 from qo.handled_types import find_unhandled
 from qo.model import Filter, Status, Task
 from qo.notes import Controls, WorkerNote
+from qo.terminal_text import clean, clean_lines
 
 _MIN_INTERVAL = 0.1  # seconds; each refresh costs the store several reads
 _MAX_FAILURES = 10

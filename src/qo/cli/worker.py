@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from qo.cli.context import DURATION, Invocation, Names, Shards, common, examples, option
 from qo.cli.exit_codes import Exit
-from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.cli.output import print_error, print_json_error
 from qo.errors import NewerFormat
 from qo.ids import new_worker_id
+from qo.log_output import LEVELS, start_logging
 from qo.model import check_name, check_type
 from qo.monitor.settings import MonitorSettings
 from qo.worker.fleet import Fleet, FleetSettings, changes, follow_parent, in_fleet
@@ -239,6 +239,12 @@ _EXAMPLES = examples(
     help="Log level.",
 )
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object per line.")
+@option(
+    "--no-logging",
+    is_flag=True,
+    var="QO_NO_LOGGING",
+    help="Leave the log of the worker process to the program. The default writes the root logger to stderr.",
+)
 @monitor_options
 def command(call: Invocation, target: str, **given: Any) -> int:
     """Run the tasks of an app in supervised processes. APP is the name of a variable in MODULE; the default is `app`.
@@ -247,7 +253,8 @@ def command(call: Invocation, target: str, **given: Any) -> int:
     signal releases all tasks immediately. --url overrides the URL in the code; QO_URL applies if the code has none.
     """
     plan = _plan(call, target, given)
-    start_logging(given["log_level"], as_json=given["log_json"] or call.json)
+    if not (given["no_logging"] and in_fleet()):  # the supervisor has no program that could configure its log
+        start_logging(given["log_level"], as_json=given["log_json"] or call.json, root=in_fleet())
     return run(call, plan)
 
 
@@ -257,6 +264,7 @@ def _plan(call: Invocation, target: str, given: dict[str, Any]) -> Plan:
             raise click.BadParameter("must be greater than 0.", param_hint=f"--{name.replace('_', '-')}")
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
     settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}
+    settings["capture_logs"] = True
     settings["shards"] = tuple(sorted(given["shards"] or ()))
     return Plan(
         target=target,
@@ -267,8 +275,15 @@ def _plan(call: Invocation, target: str, given: dict[str, Any]) -> Plan:
         metrics=None if given["metrics_port"] is None else (given["metrics_host"], given["metrics_port"]),
         monitor=None if given["no_monitor"] else monitor_settings(given),
         bucket=_bucket(given),
-        log=("--log-level", given["log_level"], *(["--log-json"] if given["log_json"] or call.json else [])),
+        log=_log_options(call, given),
     )
+
+
+def _log_options(call: Invocation, given: dict[str, Any]) -> tuple[str, ...]:
+    words = ["--log-level", given["log_level"]]
+    words += ["--log-json"] if given["log_json"] or call.json else []
+    words += ["--no-logging"] if given["no_logging"] else []
+    return tuple(words)
 
 
 def _bucket(given: dict[str, Any]) -> dict[str, str]:

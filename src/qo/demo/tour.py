@@ -16,13 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.app import background_of
-from qo.cli.output import clean, duration, plural
+from qo.cli.output import duration, plural
 from qo.cli.rich_output import STYLES, data, status_text, table, took
 from qo.clock import boot_clock
 from qo.demo import tasks
 from qo.demo.workers import DemoWorkers
 from qo.errors import QoError
 from qo.model import LEVELS, Filter, Status, Task
+from qo.terminal_text import clean
 
 _NAMES = {level: name for name, level in LEVELS.items()}
 

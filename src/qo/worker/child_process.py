@@ -3,10 +3,12 @@
 import asyncio
 import importlib
 import inspect
+import logging
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import cache
@@ -17,18 +19,22 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from qo import destinations, tracing
+from qo import destinations, log_output, tracing
 from qo.codec import plain_task
 from qo.errors import Cancelled, QoError
 from qo.hooks import WorkerContext, call_through, working
+from qo.log_output import LogSettings
 from qo.model import Task
+from qo.model.text import LOG_LIMIT
 from qo.tasks import STYLES, Arguments, Handler, running
 from qo.worker.attempt_loop import AttemptLoop
 from qo.worker.lifespan import LifespanThread
+from qo.worker.log_capture import LogCapture
 from qo.worker.run import RunOutcome, encode_result, outcome_of
 
 CHILD = "qo-child"
 CANCEL_SIGNAL = signal.SIGUSR2
+LOG_LINE = b"L"  # a message that begins with it is a log line; no encoded outcome does
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
@@ -38,6 +44,8 @@ class ChildSetup(Struct, frozen=True, kw_only=True):
     worker_id: str
     redirect: destinations.Redirect
     lifespan: tuple[str, str] | None = None  # module and qualified name
+    log: LogSettings | None = None  # None: the program configures its log itself
+    captures_logs: bool = False  # send the lines of handlers to the worker
 
 
 class LifespanReport(Struct, frozen=True, kw_only=True):
@@ -74,6 +82,9 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent(setup.parent)
+    if setup.log is not None:
+        log_output.apply(setup.log, root=True)
+    capture = LineSender(connection) if setup.captures_logs else None
     pid = os.getpid()
     handlers = ChildHandlers(setup.worker_id)
     signal.signal(CANCEL_SIGNAL, handlers.cancel)
@@ -85,11 +96,28 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
             request = msgspec.msgpack.decode(connection.recv_bytes(), type=ChildRequest)
         except (EOFError, OSError):
             break
+        if capture is not None and capture not in logging.getLogger().handlers:  # the program may configure its log
+            capture.install()
         outcome = handlers.execute(request)
         if os.getpid() != pid:
             os._exit(0)  # the handler forked and this is the fork
         connection.send_bytes(msgspec.msgpack.encode(outcome))
     handlers.leave()
+
+
+class LineSender(LogCapture):
+    """Sends each line to the worker at once: the process may be killed before its attempt ends."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection, self._pid = connection, os.getpid()
+        self._sending = threading.Lock()
+
+    def add(self, task: Task, line: str) -> None:  # noqa: ARG002 - a child runs one task at a time
+        if os.getpid() == self._pid:
+            data = line.encode(errors="replace")[-LOG_LIMIT:]
+            with self._sending:
+                self._connection.send_bytes(LOG_LINE + data)
 
 
 class ChildHandlers:

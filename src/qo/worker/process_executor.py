@@ -16,12 +16,14 @@ from qo import destinations
 from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import InvalidSetting
 from qo.hooks import Hooks, WorkerContext, is_reachable
+from qo.log_output import settings_of_process
 from qo.model import LOST, FailureKind, lost_its_process
 from qo.tasks import Executor, Handler
 from qo.worker import lifespan
 from qo.worker.child_process import (
     CANCEL_SIGNAL,
     CHILD,
+    LOG_LINE,
     ChildRequest,
     ChildSetup,
     LifespanReport,
@@ -29,6 +31,7 @@ from qo.worker.child_process import (
     in_child,
     name_of,
 )
+from qo.worker.log_capture import LogCapture
 from qo.worker.run import UNSTARTED, Run, RunOutcome, timed_out
 from qo.worker.start_queue import StartQueue
 from qo.worker.thread_executor import ThreadExecutor
@@ -42,12 +45,14 @@ _LIFESPAN_MARGIN = 5.0  # seconds for a child to import the program, and to exit
 
 
 class _Child:
-    def __init__(self, hooks: Hooks, worker_id: str) -> None:
+    def __init__(self, hooks: Hooks, worker_id: str, *, captures_logs: bool) -> None:
         self.connection, theirs = _spawn.Pipe()
         setup = ChildSetup(
             parent=os.getpid(),
             worker_id=worker_id,
             redirect=destinations.redirect(),
+            log=settings_of_process(),
+            captures_logs=captures_logs,
             lifespan=None if hooks.lifespan is None else name_of(hooks.lifespan),
         )
         self.process = _spawn.Process(
@@ -90,11 +95,12 @@ class ProcessExecutor(ThreadExecutor):
         result_limit: Callable[[], int],
         hooks: Hooks,
         worker: Callable[[], WorkerContext],
+        capture: LogCapture | None,
         tasks_per_process: int,
         clock: Clock = boot_clock,
     ) -> None:
         super().__init__(queue, result_limit=result_limit, hooks=hooks, worker=worker, clock=clock)
-        self._tasks_per_process = tasks_per_process
+        self._capture, self._tasks_per_process = capture, tasks_per_process
         self._children: dict[Run, _Child] = {}
         self._threads: set[threading.Thread] = set()
 
@@ -133,7 +139,7 @@ class ProcessExecutor(ThreadExecutor):
     def _start_child(self, kept: list[_Child]) -> str:
         """Start a child; returns why it did not start."""
         try:
-            child = _Child(self._hooks, self._worker().id)
+            child = _Child(self._hooks, self._worker().id, captures_logs=self._capture is not None)
         except OSError as error:  # a limit of the system
             return str(error)
         if self._hooks.lifespan is not None and (problem := child.lifespan_error()):
@@ -156,8 +162,11 @@ class ProcessExecutor(ThreadExecutor):
         child.ran += 1
         try:
             child.connection.send_bytes(msgspec.msgpack.encode(request))
-            return msgspec.msgpack.decode(child.connection.recv_bytes(), type=RunOutcome)
-        except (EOFError, OSError):
+            while (message := child.connection.recv_bytes())[:1] == LOG_LINE:
+                if self._capture is not None:
+                    self._capture.add(run.task, message[1:].decode(errors="replace"))
+            return msgspec.msgpack.decode(message, type=RunOutcome)
+        except (EOFError, OSError, msgspec.DecodeError):
             return None
 
     def cancel(self, run: Run) -> None:

@@ -190,17 +190,17 @@ def describe(error: BaseException, summary: str = "") -> str:
     return cut_middle(f"{summary[:_MAX_SUMMARY_LENGTH]}\n{trace}", ERROR_LIMIT)
 
 
-def settlement(run: Run, outcome: RunOutcome, random: Callable[[], float]) -> Change:
-    """The change that the outcome makes to the task, by the rules of the model."""
+def settlement(run: Run, outcome: RunOutcome, random: Callable[[], float], log: str | None = None) -> Change:
+    """The change that the outcome makes to the task, by the rules of the model. `log`: its last lines."""
     task, started_at = run.task, run.started_at
     if outcome.handed_back:
-        return release(task, outcome.after)
+        return release(task, outcome.after, log=log)
     if outcome.apart:
         return set_apart(task, outcome.error or "")
     if outcome.error is None:
-        return complete(task, outcome.result or b"null", started_at=started_at)
+        return complete(task, outcome.result or b"null", started_at=started_at, log=log)
     if outcome.permanent:
-        return fail(task, outcome.error, kind=outcome.kind, started_at=started_at)
+        return fail(task, outcome.error, kind=outcome.kind, started_at=started_at, log=log)
     return after_error(
-        task, outcome.error, kind=outcome.kind, random=random(), after=outcome.after, started_at=started_at
+        task, outcome.error, kind=outcome.kind, random=random(), after=outcome.after, started_at=started_at, log=log
     )

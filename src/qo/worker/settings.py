@@ -11,6 +11,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()  # empty: all
     types: tuple[str, ...] = ()  # empty: all types with handlers
     capabilities: tuple[str, ...] = ()
+    capture_logs: bool = False  # store the last log lines of each attempt; adds a handler to the root logger
     shards: tuple[str, ...] = ()  # shown in the registration; the URL of the bucket decides what is claimed
     lease: float = LEASE  # seconds; renewed every third of it
     grace: float = 30.0  # seconds a shutdown waits for running tasks before it hands them back

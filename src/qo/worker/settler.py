@@ -13,6 +13,7 @@ from qo.ids import random_fraction
 from qo.model import Change, Status
 from qo.transitions import Settlement, Transitions
 from qo.worker.callbacks import CallbackThread
+from qo.worker.log_capture import LogCapture
 from qo.worker.registration import Registration
 from qo.worker.run import Run, RunOutcome, settlement
 from qo.worker.run_table import LeasedRuns
@@ -37,11 +38,13 @@ class Settler:
         ahead: Callable[[], int],  # how many tasks the worker prefetches
         transitions: Transitions,
         callbacks: CallbackThread,
+        capture: LogCapture | None,
         clock: Clock,
     ) -> None:
         self._engine, self._leased_runs = engine, leased_runs
         self._registration, self._settled = registration, settled
         self._ahead, self._transitions, self._callbacks, self._clock = ahead, transitions, callbacks, clock
+        self._capture = capture
         self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
@@ -90,7 +93,7 @@ class Settler:
     async def _settle(self, reports: list[tuple[Run, RunOutcome]]) -> None:
         if not reports:
             return
-        changes = [settlement(run, outcome, random_fraction) for run, outcome in reports]
+        changes = [self._change(run, outcome) for run, outcome in reports]
         answers = await self.apply(changes)
         settled, lost = [], []
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
@@ -112,6 +115,10 @@ class Settler:
         self._settled([run for run, _ in reports])
         if lost:
             await self.on_lost(lost)
+
+    def _change(self, run: Run, outcome: RunOutcome) -> Change:
+        log_lines = None if self._capture is None else self._capture.take(run.task)
+        return settlement(run, outcome, random_fraction, log_lines)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Apply the changes, retrying while the store is unreachable. Changes whose leases are lost have no effect."""

@@ -74,6 +74,7 @@ class EventDocument(Struct, frozen=True, kw_only=True):
     worker_id: str | None
     error: str | None
     available_at: str
+    log: str | None  # the last log lines of the attempt that this transition ended
     task: dict[str, Any]
 
 
@@ -173,7 +174,9 @@ async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str])
     task = await found(request, task_id)
     events = await server.client.engine.history(task.id)
     made = documents(task, events, server.clock())
-    return Events(id=task.id, events=[_event(document) for document in made])
+    return Events(
+        id=task.id, events=[_event(document, event.log) for document, event in zip(made, events, strict=True)]
+    )
 
 
 @get("/workers", opt=READ | LIMITED, responses=problems())
@@ -185,6 +188,7 @@ async def list_worker_documents(request: Request[Any, Any, Any]) -> DashboardWor
     return DashboardWorkers(workers=[worker_document(worker, now, silent) for worker in workers])
 
 
-def _event(document: dict[str, Any]) -> EventDocument:
+def _event(document: dict[str, Any], log: str | None) -> EventDocument:
     same = ("version", "status", "attempt", "failures", "worker_id", "error", "available_at")
-    return EventDocument(at=document["updated_at"], task=document, **{name: document[name] for name in same})
+    known = {name: document[name] for name in same}
+    return EventDocument(at=document["updated_at"], log=log, task=document, **known)

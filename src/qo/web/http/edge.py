@@ -188,6 +188,8 @@ log = logging.getLogger("qo.web")
 
 _REFUSED = 400
 _CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
+DASHBOARD = "/api/v1/dashboard/"  # an open page polls it
+BAD_REQUEST = 400
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds; logged at debug level
 
 _REPEATED_HEADER = (400, "a Host, Origin or Sec-Fetch header is repeated")
@@ -295,9 +297,14 @@ class EdgeResponse:
         await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
+    def _is_poll(self) -> bool:
+        """Whether this is a successful request of a page or probe that repeats it every few seconds."""
+        path, is_read = self._scope["path"], self._scope["method"] == "GET"
+        return path in QUIET or (is_read and self._status < BAD_REQUEST and path.startswith(DASHBOARD))
+
     def log(self) -> None:
         scope = self._scope
-        level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
+        level = logging.DEBUG if self._is_poll() else logging.INFO
         if not log.isEnabledFor(level):
             return
         client = scope.get("client")

@@ -44,6 +44,7 @@ export function timeline(history) {
       h('header', {}, h('b', {}, `Attempt ${number}`), badge(ended ? outcome(ended) : 'running'), h('span', {class: 'quiet'}, ago(began.at))),
       h('p', {class: 'quiet'}, began.worker_id ? ['by ', h('a', {href: address('tasks', {worker: began.worker_id})}, began.worker_id), ', '] : null, took === null ? ['running for ', ago(began.at, {bare: true})] : `took ${duration(took)}`),
       ended?.error && ended.status !== 'completed' ? h('p', {class: 'error-line'}, firstLine(ended.error, 240)) : null,
+      ended?.log ? h('details', {class: 'log'}, h('summary', {}, 'Log'), h('pre', {}, ended.log)) : null,
       retry ? wait(retry) : null));
   }
   for (const event of history.slice(1)) {

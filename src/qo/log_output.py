@@ -1,6 +1,9 @@
-"""The log of a worker, monitor or server: coloured lines for a terminal, or one JSON object per line."""
+"""The log of a worker, monitor or server: coloured lines for a terminal, or one JSON object per line.
 
-import asyncio
+A line that a handler logs carries its task. The formatter finds the task in the context of the call, so this works in
+threads and child processes, and for every library.
+"""
+
 import json
 import logging
 import os
@@ -9,15 +12,38 @@ from typing import Any
 
 import click
 import msgspec
+from msgspec import Struct
 
-from qo.cli.output import clean, clean_lines, escape_json
 from qo.clock import iso
+from qo.model import Task
+from qo.tasks import running
+from qo.terminal_text import clean, clean_lines, escape_json
 
 LEVELS = ("debug", "info", "warning", "error")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_FLUSH_INTERVAL = 0.1  # seconds
-_MAX_BUFFERED_LINES = 500
 _COLOURS = {"completed": "green", "failed": "red", "pending": "yellow", "cancelled": "magenta"}
+
+
+class LogSettings(Struct, frozen=True, kw_only=True):
+    """How a worker process logs. Its child processes log in the same way."""
+
+    level: str
+    as_json: bool
+    colour: bool
+
+
+class _Configured:
+    def __init__(self) -> None:
+        self.settings: LogSettings | None = None
+
+
+_configured = _Configured()
+
+
+def logged_task(record: logging.LogRecord) -> Task | None:
+    """The task whose handler logged this record. Lines of qo name their tasks themselves."""
+    name = record.name
+    return None if name == "qo" or name.startswith("qo.") else running.get(None)
 
 
 class TextFormatter(logging.Formatter):
@@ -28,6 +54,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         text = message if message.isprintable() else clean(message)
+        if (task := logged_task(record)) is not None:
+            text = f"{task.type} {task.id}: {text}"
         if record.exc_info:
             text = f"{text}\n{clean_lines(self.formatException(record.exc_info))}"
         at = self.formatTime(record, self.datefmt)
@@ -51,6 +79,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if (task := logged_task(record)) is not None:
+            line |= {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}
+            line |= {"worker_id": task.worker_id, "trace_id": task.trace_id or task.id}
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
@@ -65,52 +96,29 @@ def _encoded(line: dict[str, Any]) -> str:
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def start_logging(level: str, *, as_json: bool) -> None:
-    """Write the log of qo to stderr. Other loggers, such as those of the task handlers, are left alone."""
+def start_logging(level: str, *, as_json: bool, root: bool = False) -> None:
+    """Write the log of qo to stderr, and with `root` the log of the whole process."""
+    apply(LogSettings(level=level, as_json=as_json, colour=coloured()), root=root)
+
+
+def apply(settings: LogSettings, *, root: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else TextFormatter(colour=coloured()))
+    handler.setFormatter(JsonFormatter() if settings.as_json else TextFormatter(colour=settings.colour))
     log = logging.getLogger("qo")
     log.handlers[:] = [handler]
-    log.setLevel(level.upper())
+    log.setLevel(settings.level.upper())
     log.propagate = False
+    if root:
+        everything = logging.getLogger()
+        everything.handlers[:] = [handler]
+        everything.setLevel(settings.level.upper())
+        _configured.settings = settings
+
+
+def settings_of_process() -> LogSettings | None:
+    """The settings with which this process logs everything; None if the program configures its log itself."""
+    return _configured.settings
 
 
 def coloured() -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
-
-
-class BufferedLogHandler(logging.Handler):
-    """Writes the lines of 0.1 s at once. A warning is written immediately, and the rest at exit.
-
-    A write per line releases the GIL each time, and a busy server spent a third of its time reacquiring it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record))
-        if record.levelno >= logging.WARNING or len(self._lines) >= _MAX_BUFFERED_LINES:
-            self.flush()
-
-    def flush(self) -> None:
-        lines, self._lines = self._lines, []
-        if lines:
-            sys.stderr.write("\n".join(lines) + "\n")
-            sys.stderr.flush()
-
-    async def run(self) -> None:
-        while True:
-            self.flush()
-            await asyncio.sleep(_FLUSH_INTERVAL)
-
-
-def buffer_logs() -> BufferedLogHandler:
-    """Replace the handlers that write each line; keep their format."""
-    log = logging.getLogger("qo")
-    buffered = BufferedLogHandler()
-    if log.handlers:
-        buffered.setFormatter(log.handlers[0].formatter)
-    log.handlers[:] = [buffered]
-    return buffered

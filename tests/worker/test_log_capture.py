@@ -1,0 +1,178 @@
+"""The log lines of handlers: they carry their task, and the last ones are stored with the attempt."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from qo.client import Client
+from qo.engines import open_engine
+from qo.ids import new_token
+from qo.log_output import JsonFormatter, TextFormatter
+from qo.model import RetryPolicy, Status, created
+from qo.model.text import LOG_LIMIT
+from qo.tasks import current_task
+from qo.testing.samples import new
+from qo.worker import WorkerSettings
+from qo.worker.log_capture import MAX_LINES, LogCapture
+from tests.engines.http_server import server
+from tests.worker.bench import Bench
+
+QUICK = RetryPolicy(initial=0.01, max=0.02)
+log = logging.getLogger("shop")
+
+
+async def alogs() -> None:
+    log.warning("attempt %d", current_task().attempt)
+    if current_task().attempt == 1:
+        raise ValueError("again")
+
+
+def logs() -> None:
+    log.warning("attempt %d", current_task().attempt)
+    if current_task().attempt == 1:
+        raise ValueError("again")
+
+
+def dies() -> None:
+    log.warning("last words")
+    os.kill(os.getpid(), 9)
+
+
+async def lines(client: Client, task_id: str) -> list[tuple[int, str]]:
+    """The attempts with lines, and the lines without their times."""
+    events = [event for event in await client.history(task_id) if event.log]
+    return [(event.attempt, "\n".join(line[25:] for line in (event.log or "").split("\n"))) for event in events]
+
+
+@pytest.mark.parametrize(("executor", "handler"), [("async", alogs), ("thread", logs), ("process", logs)])
+async def test_each_attempt_keeps_its_lines_in_each_executor(bench: Bench, executor: str, handler: object) -> None:
+    bench.handle(handler, "work", executor=executor)  # type: ignore[arg-type]
+    task_id = await bench.submit("work", retry=QUICK)
+    await bench.run_all([task_id], capture_logs=True)
+    assert await lines(bench.client, task_id) == [(1, "warning shop: attempt 1"), (2, "warning shop: attempt 2")]
+
+
+async def test_a_child_process_that_dies_leaves_its_lines(bench: Bench) -> None:
+    bench.handle(dies, "work", executor="process")
+    task_id = await bench.submit("work", max_retries=0)
+    await bench.run_all([task_id], capture_logs=True)
+    assert await lines(bench.client, task_id) == [(1, "warning shop: last words")]
+
+
+async def test_an_attempt_that_times_out_keeps_its_lines(bench: Bench) -> None:
+    def waits() -> None:
+        log.warning("waiting")
+        while True:
+            threading.Event().wait(0.01)
+
+    bench.handle(waits)
+    task_id = await bench.submit("waits", max_retries=0, timeout=0.1)
+    (task,) = await bench.run_all([task_id], capture_logs=True)
+    assert task.status is Status.FAILED
+    assert await lines(bench.client, task_id) == [(1, "warning shop: waiting")]
+
+
+async def test_lines_of_concurrent_tasks_are_kept_apart_and_those_of_qo_are_left_out(bench: Bench) -> None:
+    async def says(word: str) -> None:
+        log.warning(word)
+        logging.getLogger("qo.worker").warning("not of the handler")
+
+    bench.handle(says)
+    ids = [await bench.submit("says", {"word": f"word {n}"}) for n in range(20)]
+    await bench.run_all(ids, capture_logs=True, concurrency=5)
+    for n, task_id in enumerate(ids):
+        assert await lines(bench.client, task_id) == [(1, f"warning shop: word {n}")]
+
+
+async def test_only_the_last_lines_are_kept(bench: Bench) -> None:
+    def many() -> None:
+        for n in range(3 * MAX_LINES):
+            log.warning("line %d", n)
+
+    def long() -> None:
+        for _ in range(10):
+            log.warning("x" * 5000)
+
+    bench.handle(many)
+    bench.handle(long)
+    ids = [await bench.submit(name) for name in ("many", "long")]
+    await bench.run_all(ids, capture_logs=True)
+    ((_, kept),) = await lines(bench.client, ids[0])
+    assert kept.split("\n")[1] == f"warning shop: line {2 * MAX_LINES}"
+    assert kept.split("\n")[-1] == f"warning shop: line {3 * MAX_LINES - 1}"
+    (event,) = [event for event in await bench.client.history(ids[0]) if event.log]
+    assert (event.log or "").startswith(f"({2 * MAX_LINES} earlier lines were not kept)\n")
+    (event,) = [event for event in await bench.client.history(ids[1]) if event.log]
+    assert 10_000 < len(event.log or "") <= LOG_LIMIT
+
+
+async def test_nothing_is_captured_unless_a_worker_is_told_to(bench: Bench) -> None:
+    before = list(logging.getLogger().handlers)
+    bench.handle(logs, "work")
+    task_id = await bench.submit("work", retry=QUICK)
+    await bench.run_all([task_id])
+    assert await lines(bench.client, task_id) == []
+    await bench.run_all([await bench.submit("work", retry=QUICK)], capture_logs=True)
+    assert logging.getLogger().handlers == before
+    assert not WorkerSettings().capture_logs
+
+
+async def test_a_line_names_its_task_in_text_and_in_json(bench: Bench, records: list[str]) -> None:
+    bench.handle(logs, "work")
+    task_id = await bench.submit("work", retry=QUICK)
+    await bench.run_all([task_id])
+    text, machine = records[0], json.loads(records[1])
+    assert text.endswith(f"warning work {task_id}: attempt 1")
+    known = {name: machine[name] for name in ("task_id", "type", "attempt", "logger", "message")}
+    assert known == {"task_id": task_id, "type": "work", "attempt": 1, "logger": "shop", "message": "attempt 1"}
+
+
+@pytest.fixture
+def records() -> Iterator[list[str]]:
+    """What both formatters make of each record of `shop`."""
+    made: list[str] = []
+
+    class Both(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            made.extend([TextFormatter(colour=False).format(record), JsonFormatter().format(record)])
+
+    handler = Both()
+    log.addHandler(handler)
+    yield made
+    log.removeHandler(handler)
+
+
+def test_lines_that_are_never_taken_are_bounded() -> None:
+    capture, tasks = LogCapture(), [created(new(n), 0.0) for n in range(1500)]
+    for task in tasks:
+        capture.add(task, "line")
+    assert (capture.take(tasks[0]), capture.take(tasks[-1])) == (None, "line")
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres", "http"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    name = f"t{new_token()[:12]}"
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/qo.db"
+    elif request.param == "redis":
+        yield f"{request.getfixturevalue('redis_server').url}?prefix={name}"
+    elif request.param == "postgres":
+        yield f"{request.getfixturevalue('postgres').url()}?schema={name}"
+    else:
+        with server() as running:
+            async with running.serving(open_engine(f"sqlite:///{tmp_path}/qo.db")):
+                yield running.url
+
+
+async def test_lines_reach_each_store(store: str) -> None:
+    async with Client(open_engine(store)) as client:
+        bench = Bench(client)
+        bench.handle(alogs, "work")
+        task_id = await bench.submit("work", retry=QUICK)
+        await bench.run_all([task_id], capture_logs=True)
+        assert await lines(client, task_id) == [(1, "warning shop: attempt 1"), (2, "warning shop: attempt 2")]
