@@ -15,10 +15,11 @@ from qo.cli import main
 from qo.cli.output import duration
 from qo.cli.rich_output import bar, task_table
 from qo.clock import system_clock
-from qo.model import ANY, FailureKind, Status
+from qo.model import ANY, FailureKind, Status, complete
 from qo.model.life_cycle import NOW, sample
 from qo.notes import WORKERS, WorkerNote
 from qo.terminal_text import clean, clean_lines
+from qo.testing.samples import claim_request
 
 HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
 NOWHERE = "0f0190a4-0000-8000-8000-000000000000"
@@ -266,3 +267,24 @@ def test_stats_since_tell_what_was_done(call: Any) -> None:
     assert (told["completed"], told["failed"], told["dead_lettered"], told["retried"], told["lost"]) == (2, 1, 1, 0, 0)
     assert told["by_type"]["mail"]["run"]["number"] == 3 and told["by_type"]["mail"]["wait"]["p95"] >= 0
     assert "mail" in call("stats", "--since", "3d").stdout
+
+
+def test_logs_shows_the_lines_of_each_attempt(call: Any) -> None:
+    task_id = call.submit()
+    assert call("logs", task_id).stdout == "no log lines are stored\n"
+    assert call.json("logs", task_id) == []
+    asyncio.run(_run_with_log(call.url, task_id))
+    shown = call("logs", task_id).stdout
+    assert shown == "attempt 1, completed\n12:00 info shop: one\n12:00 info shop: \\x1b[31mtwo\n"
+    assert call.json("logs", task_id, "--attempt", "1")[0]["log"][0] == "12:00 info shop: one"
+    assert call.json("logs", task_id, "--attempt", "2") == []
+    assert call("logs", task_id, "--follow").stdout == shown
+    call.error("logs", NOWHERE, code=3)
+
+
+async def _run_with_log(url: str, task_id: str) -> None:
+    async with qo.connect(url) as client:
+        (task,) = await client.engine.claim(claim_request(types=("add",)))
+        assert task.id == task_id
+        log = "12:00 info shop: one\n12:00 info shop: \x1b[31mtwo"
+        assert await client.engine.apply([complete(task, log=log)]) == [True]

@@ -74,6 +74,18 @@ def test_the_page_about_operations_is_true(desk: Path) -> None:
             assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
 
 
+def test_the_log_is_as_documented(desk: Path) -> None:
+    (program,) = [code for kind, code in blocks("docs/logging.md") if kind == "python"]
+    (desk / "tasks.py").write_text(program)
+    (console,) = [code for kind, code in blocks("docs/logging.md") if kind == "console"]
+    ended = [run(["bash", "-c", line.removeprefix("$ ")], desk) for line in console.splitlines()]
+    assert [each.returncode for each in ended] == [0] * 4, ended
+    task_id = (desk / "id.txt").read_text().strip()
+    assert f" info    send {task_id}: sending to ann@example.com\n" in ended[1].stderr
+    assert ended[2].stdout.startswith("attempt 1, completed\n")
+    assert '"attempt": 1' in ended[3].stdout and "info shop: sending to ann@example.com" in ended[3].stdout
+
+
 def test_the_storages_are_true(desk: Path) -> None:
     snippets = [code for kind, code in blocks("docs/storage.md") if kind == "python"]
     assert len(snippets) == 3

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ import pytest
 
 from qo.client import Client
 from qo.engines import open_engine
-from qo.errors import Cancelled
 from qo.hooks import TaskEvent
 from qo.ids import new_token
 from qo.model import FailureKind, Status, Task, ended_because
@@ -20,44 +17,9 @@ from qo.worker import process_executor
 from tests.conditions import until
 from tests.engines.http_server import server
 from tests.worker.bench import Bench
+from tests.worker.stoppable import RECORD, ignores, sleeps, waits
 
 NEVER = 600.0  # seconds; with this lease, no renewal comes within a test
-RECORD = "QO_TEST_CANCELLED"
-
-
-def record(word: str) -> None:
-    with Path(os.environ[RECORD]).open("a") as file:
-        file.write(f"{word}\n")
-
-
-async def sleeps() -> None:
-    record("started")
-    try:
-        await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        record("CancelledError")
-        raise
-
-
-def waits() -> None:
-    record("started")
-    event = threading.Event()
-    try:
-        while not event.wait(0.01):
-            pass
-    except Cancelled:
-        record("Cancelled")
-        raise
-
-
-def ignores() -> None:
-    record("started")
-    event = threading.Event()
-    while True:
-        try:
-            event.wait(0.01)
-        except Cancelled:
-            record("Cancelled")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,32 +14,14 @@ from qo.ids import new_token
 from qo.log_output import JsonFormatter, TextFormatter
 from qo.model import RetryPolicy, Status, created
 from qo.model.text import LOG_LIMIT
-from qo.tasks import current_task
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
 from qo.worker.log_capture import MAX_LINES, LogCapture
 from tests.engines.http_server import server
 from tests.worker.bench import Bench
+from tests.worker.stoppable import alogs, dies, log, logs
 
 QUICK = RetryPolicy(initial=0.01, max=0.02)
-log = logging.getLogger("shop")
-
-
-async def alogs() -> None:
-    log.warning("attempt %d", current_task().attempt)
-    if current_task().attempt == 1:
-        raise ValueError("again")
-
-
-def logs() -> None:
-    log.warning("attempt %d", current_task().attempt)
-    if current_task().attempt == 1:
-        raise ValueError("again")
-
-
-def dies() -> None:
-    log.warning("last words")
-    os.kill(os.getpid(), 9)
 
 
 async def lines(client: Client, task_id: str) -> list[tuple[int, str]]:
