@@ -42,7 +42,7 @@ _configured = _Configured()
 
 def logged_task(record: logging.LogRecord) -> Task | None:
     """The task whose handler logged this record. Lines of qo name their tasks themselves."""
-    name = record.name
+    name = record.name or ""  # a record made from a dict may have none
     return None if name == "qo" or name.startswith("qo.") else running.get(None)
 
 
