@@ -12,7 +12,7 @@ from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import DURATION, PRIORITIES, Invocation, common, examples, option
-from qo.cli.output import age, clean, duration
+from qo.cli.output import age, duration
 from qo.cli.rich_output import data, status_text, table
 from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, read_input
 from qo.client import Client, describe
@@ -21,6 +21,7 @@ from qo.model import MAX_RETRIES, TIMEOUT
 from qo.schedules.document import document_of
 from qo.schedules.schedule import CATCH_UPS, OVERLAPS, Schedule
 from qo.schedules.view import FireView, ScheduleInfo
+from qo.terminal_text import clean
 
 STYLES = {"active": "green", "paused": "yellow", "inactive": "dim", "ended": "dim"}
 _OUTCOME_STYLES = {"fired": "green", "skipped": "yellow", "missed": "red"}
