@@ -5,6 +5,7 @@ import sys
 
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
+from qo.engine import Engine
 from qo.engines import open_engine
 from qo.monitor.scheduler import Scheduler
 from qo.store_time import StoreTime
@@ -21,8 +22,13 @@ def scheduler(client: Client, clock: Clock) -> Scheduler:
     return Scheduler(client, clock=StoreTime(client.engine, clock, clock), elapsed=boot_clock)
 
 
+def engine_of(url: str, clock: Clock) -> Engine:
+    """A server has its own clock."""
+    return open_engine(url) if url.startswith("http") else open_engine(url, clock=clock)
+
+
 async def run(url: str, clock: Clock) -> None:
-    async with Client(open_engine(url, clock=clock), clock=clock) as client:
+    async with Client(engine_of(url, clock), clock=clock) as client:
         await asyncio.gather(*(scheduler(client, clock).run() for _ in range(SCHEDULERS)))
 
 

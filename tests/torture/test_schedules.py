@@ -13,7 +13,6 @@ import pytest
 
 from qo.client import Client
 from qo.clock import Clock, instant, system_clock
-from qo.engines import open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.model import Filter
 from qo.schedules.fire_times import fires_between
@@ -22,7 +21,7 @@ from qo.schedules.schedule_notes import read_schedules
 from tests.conditions import delay, until
 from tests.servers.postgres import url as postgres_url
 from tests.servers.redis import running
-from tests.torture.schedule_program import fast_clock, scheduler
+from tests.torture.schedule_program import engine_of, fast_clock, scheduler
 from tests.web.serving import served
 
 __all__ = ["postgres_url"]  # a fixture
@@ -85,7 +84,7 @@ async def play(url: str, began: float, dice: random.Random) -> None:
 
 
 async def test_every_fire_time_has_one_task_whatever_happens_to_schedulers(store: str, clock: Clock, seed: int) -> None:
-    async with Client(open_engine(store, clock=clock), clock=clock) as client:
+    async with Client(engine_of(store, clock), clock=clock) as client:
         schedules, options = client.schedules, {"task": "report", "catch_up": "all"}
         began = system_clock() - (clock() - START) / SPEED
         await schedules.add("fixed", cron="30 2 * * *", timezone="Europe/Berlin", **options)  # type: ignore[arg-type]
