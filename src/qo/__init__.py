@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from qo.explanation import Explanation
     from qo.hooks import TaskEvent, WorkerContext, WorkerEvent, current_worker
     from qo.model import Event, Filter, PendingKind, PromotionTimes, RetryPolicy, Status, Task, Unique, cursor
+    from qo.running_task import RunningTask, current_task
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
     from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
     from qo.sync import SyncTaskHandle
     from qo.task_batch import Batch, batch
     from qo.task_queue import tq
-    from qo.tasks import current_task
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -66,11 +66,11 @@ else:
             "qo.hooks": "TaskEvent WorkerContext WorkerEvent current_worker",
             "qo.explanation": "Explanation",
             "qo.model": "Event Filter PendingKind PromotionTimes RetryPolicy Status Task Unique cursor",
+            "qo.running_task": "RunningTask current_task",
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
             "qo.sync": "SyncTaskHandle",
             "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
-            "qo.tasks": "current_task",
             "qo.task_queue": "tq",
         },
     )
@@ -110,6 +110,7 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "RunningTask",
     "S3Storage",
     "S3Store",
     "ScheduleInfo",

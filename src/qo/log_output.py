@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from qo.clock import iso
 from qo.model import Task
-from qo.tasks import running
+from qo.running_task import running
 from qo.terminal_text import clean, clean_lines, escape_json
 
 LEVELS = ("debug", "info", "warning", "error")

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from qo.codec import decode_value, encode_value, is_sealed, plain_task, sealed_key_id
+from qo.codec import decode_value, encode_value, is_sealed, sealed_key_id
 from qo.errors import EncryptedValue, InvalidSetting, InvalidTask
 from qo.hooks import Hooks
 from qo.model import (
@@ -20,7 +19,6 @@ from qo.model import (
     TIMEOUT,
     UNREADABLE,
     RetryPolicy,
-    Task,
     Unique,
     check_name,
     check_names,
@@ -34,15 +32,6 @@ from qo.model import (
 from qo.schedules.schedule import Schedule
 
 _RAW = b"\x00"  # see codec; a function whose only parameter is annotated as `bytes` gets the raw data
-running: ContextVar[Task] = ContextVar("qo_task")
-
-
-def current_task() -> Task:
-    """The task whose handler is running. Its `attempt` grows with every claim and can be used as a fencing token."""
-    try:
-        return plain_task(running.get())
-    except LookupError:
-        raise InvalidSetting("current_task() can be called only inside a handler that a worker runs") from None
 
 
 ExecutorName: TypeAlias = Literal["async", "thread", "process"]

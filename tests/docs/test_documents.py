@@ -103,6 +103,20 @@ def test_the_examples_of_a_page_are_true(desk: Path, page: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_page_of_progress_is_true(desk: Path) -> None:
+    """The blocks are files, named in their first lines; then the commands run on the store of the tasks."""
+    for kind, code in blocks("docs/progress.md"):
+        if kind == "python":
+            name = code.splitlines()[0].removeprefix("# ")
+            (desk / name).write_text(code)
+            lines = [f"{sys.executable} {name}"]
+        else:
+            lines = [line.removeprefix("$ ") for line in code.splitlines()]
+        for line in lines:
+            ended = run(["bash", "-c", line], desk)
+            assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+
+
 def test_the_encryption_page_is_true(desk: Path) -> None:
     ((kind, code),) = [block for block in blocks("docs/encryption.md") if block[0] == "python"]
     (desk / "encrypted.py").write_text(code)

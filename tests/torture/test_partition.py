@@ -15,7 +15,8 @@ from qo.engines import open_engine
 from qo.ids import new_token
 from qo.model import RetryPolicy, Status, Task
 from qo.monitor import Monitor, MonitorSettings
-from qo.tasks import Registry, current_task, make_handler, make_options
+from qo.running_task import current_task
+from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from tests.conditions import until
 from tests.engines.http_server import server

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from qo.errors import Cancelled
-from qo.tasks import current_task
+from qo.running_task import current_task
 
 RECORD = "QO_TEST_CANCELLED"
 log = logging.getLogger("shop")

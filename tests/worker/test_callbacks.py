@@ -12,7 +12,7 @@ import pytest
 from qo.errors import Fail, InvalidSetting
 from qo.hooks import EVENT_NAMES, TaskEvent, WorkerEvent, current_worker
 from qo.model import FailureKind, RetryPolicy, Status
-from qo.tasks import current_task
+from qo.running_task import current_task
 from qo.worker import callbacks
 from tests.conditions import until
 from tests.worker.bench import Bench

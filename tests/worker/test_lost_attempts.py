@@ -10,7 +10,7 @@ from qo.client import Client
 from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
 from qo.model import Filter, Status, Task, expire
-from qo.tasks import current_task
+from qo.running_task import current_task
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings
 from tests.conditions import until, wait_until

@@ -10,7 +10,7 @@ import pytest
 from qo.errors import InvalidSetting
 from qo.hooks import CallNext
 from qo.model import FailureKind, Status, Task
-from qo.tasks import current_task
+from qo.running_task import current_task
 from tests.worker import hooked
 from tests.worker.bench import Bench
 

@@ -7,7 +7,8 @@ import pytest
 
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
-from qo.tasks import current_task, make_handler, make_options
+from qo.running_task import current_task
+from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import WorkerSettings
 from qo.worker.claim_plan import ClaimPlan, Prefetch

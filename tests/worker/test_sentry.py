@@ -20,7 +20,7 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import Retry
 from qo.model import Status
-from qo.tasks import current_task
+from qo.running_task import current_task
 from tests.worker.bench import Bench
 
 QUICK = RetryPolicy(initial=0.01, max=0.02)

@@ -10,7 +10,7 @@ from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail, NewerFormat, Retry
 from qo.model import ClaimRequest, RetryPolicy, Status, Task
-from qo.tasks import current_task
+from qo.running_task import current_task
 from qo.web.remote.checks import check_claim_request
 from qo.worker import Worker, WorkerSettings
 from qo.worker.claim_plan import ClaimPlan

@@ -18,7 +18,8 @@ from qo.django.backend import QoBackend, declared_tasks
 from qo.django.framework import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
 from qo.django.results import result_of
 from qo.errors import Fail, InvalidSetting
-from qo.tasks import current_task, make_handler, make_options
+from qo.running_task import running
+from qo.tasks import make_handler, make_options
 
 
 def __getattr__(alias: str) -> App:
@@ -43,7 +44,7 @@ def worker_app(alias: str) -> App:
 
 def _handler(app: App, alias: str, task: Any) -> Callable[..., Any]:
     def run(args: list[Any], kwargs: dict[str, Any], enqueued_at: str) -> Any:  # noqa: ARG001 - part of the payload
-        stored = current_task()
+        stored = running.get()
         history = background_of(app).call_client(lambda client: client.history(stored.id))
         result = result_of(task, alias, stored, history)
         close_old_connections()

@@ -12,8 +12,9 @@ from qo.client import Client
 from qo.codec import plain_task
 from qo.errors import InvalidTask
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, call_through, working
-from qo.model import Status, Task
-from qo.tasks import Handler, running
+from qo.model import LEASE, Status, Task, renew
+from qo.running_task import ProgressReport, reporting, running
+from qo.tasks import Handler
 from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
 
 _MIDDLE = 0.5  # the random number of a test: back-off without jitter
@@ -49,6 +50,7 @@ class InlineRun:
         self._task, self._handler, self._limit = task, handler, limit
         self._hooks, self._worker = hooks, worker
         self._outcome = RunOutcome()
+        self._progress: ProgressReport | None = None
         self.exception: BaseException | None = None
 
     def run(self, runner: Callable[[], asyncio.Runner]) -> None:
@@ -89,7 +91,11 @@ class InlineRun:
         context = copy_context()
         context.run(running.set, self._task)
         context.run(working.set, self._worker)
+        context.run(reporting.set, self._report_progress)
         return context
+
+    def _report_progress(self, report: ProgressReport) -> None:
+        self._progress = report
 
     def _call(self, context: Context) -> Any:
         """The result of the handler, or an awaitable of it."""
@@ -119,6 +125,9 @@ class InlineRun:
         """Write the outcome as a worker does."""
         run = Run(self._task, self._handler, lambda *_: None)
         run.began = run.received
+        if self._progress is not None:
+            share, text = self._progress
+            await client.engine.apply([renew(self._task, LEASE, progress=share, progress_text=text)])
         await client.engine.apply([settlement(run, self._outcome, lambda: _MIDDLE)])
         (task,) = await client.engine.get([self._task.id])
         result = None if self._outcome.result is None else self._handler.decode_result(self._outcome.result)

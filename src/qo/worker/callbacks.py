@@ -15,7 +15,7 @@ from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, WorkerEvent, WorkerEventName, working
 from qo.model import FailureKind, Status
-from qo.tasks import running
+from qo.running_task import running
 from qo.transitions import Settlement, reason_of
 from qo.worker.run import Run
 

@@ -20,13 +20,15 @@ import msgspec
 from msgspec import Struct
 
 from qo import destinations, log_output, tracing
+from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.errors import Cancelled, QoError
 from qo.hooks import WorkerContext, call_through, working
 from qo.log_output import LogSettings
 from qo.model import Task
 from qo.model.text import LOG_LIMIT
-from qo.tasks import STYLES, Arguments, Handler, running
+from qo.running_task import ProgressReport, reporting, running
+from qo.tasks import STYLES, Arguments, Handler
 from qo.worker.attempt_loop import AttemptLoop
 from qo.worker.lifespan import LifespanThread
 from qo.worker.log_capture import LogCapture
@@ -34,7 +36,9 @@ from qo.worker.run import RunOutcome, encode_result, outcome_of
 
 CHILD = "qo-child"
 CANCEL_SIGNAL = signal.SIGUSR2
-LOG_LINE = b"L"  # a message that begins with it is a log line; no encoded outcome does
+# A message that begins with one of these is a log line or a progress report; no encoded outcome does.
+LOG_LINE, PROGRESS = b"L", b"P"
+_PROGRESS_INTERVAL = 0.25  # seconds between two reports that are sent to the worker
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
@@ -84,9 +88,10 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
     _die_with_parent(setup.parent)
     if setup.log is not None:
         log_output.apply(setup.log, root=True)
-    capture = LineSender(connection) if setup.captures_logs else None
+    sending = threading.Lock()
+    capture = LineSender(connection, sending) if setup.captures_logs else None
     pid = os.getpid()
-    handlers = ChildHandlers(setup.worker_id)
+    handlers = ChildHandlers(setup.worker_id, ProgressSender(connection, sending))
     signal.signal(CANCEL_SIGNAL, handlers.cancel)
     if setup.lifespan is not None:
         error = handlers.enter(*setup.lifespan)
@@ -101,17 +106,17 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
         outcome = handlers.execute(request)
         if os.getpid() != pid:
             os._exit(0)  # the handler forked and this is the fork
-        connection.send_bytes(msgspec.msgpack.encode(outcome))
+        with sending:  # a thread that outlives its handler may still log
+            connection.send_bytes(msgspec.msgpack.encode(outcome))
     handlers.leave()
 
 
 class LineSender(LogCapture):
     """Sends each line to the worker at once: the process may be killed before its attempt ends."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, sending: threading.Lock) -> None:
         super().__init__()
-        self._connection, self._pid = connection, os.getpid()
-        self._sending = threading.Lock()
+        self._connection, self._sending, self._pid = connection, sending, os.getpid()
 
     def add(self, task: Task, line: str) -> None:  # noqa: ARG002 - a child runs one task at a time
         if os.getpid() == self._pid:
@@ -120,11 +125,30 @@ class LineSender(LogCapture):
                 self._connection.send_bytes(LOG_LINE + data)
 
 
+class ProgressSender:
+    """Sends reports of progress to the worker, at most a few a second."""
+
+    def __init__(self, connection: Connection, sending: threading.Lock, clock: Clock = boot_clock) -> None:
+        self._connection, self._sending, self._clock = connection, sending, clock
+        self._sent_at, self._pid = float("-inf"), os.getpid()
+
+    def begin(self) -> None:
+        """A handler begins: send its first report at once."""
+        self._sent_at = float("-inf")
+
+    def __call__(self, report: ProgressReport) -> None:
+        now = self._clock()
+        if os.getpid() == self._pid and (report[0] == 1 or now - self._sent_at >= _PROGRESS_INTERVAL):
+            self._sent_at = now
+            with self._sending:
+                self._connection.send_bytes(PROGRESS + msgspec.msgpack.encode(report))
+
+
 class ChildHandlers:
     """Runs the handlers of one child: plain ones in its main thread, async ones on the lifespan's event loop."""
 
-    def __init__(self, worker_id: str) -> None:
-        self._context = WorkerContext(worker_id)
+    def __init__(self, worker_id: str, progress: ProgressSender) -> None:
+        self._context, self._progress = WorkerContext(worker_id), progress
         self._lifespan: LifespanThread | None = None
         self._attempt_loop = AttemptLoop()
         self._is_running = False
@@ -153,6 +177,8 @@ class ChildHandlers:
     def execute(self, request: ChildRequest) -> RunOutcome:
         context = copy_context()
         context.run(running.set, request.task)
+        context.run(reporting.set, self._progress)
+        self._progress.begin()
         context.run(working.set, self._context)
         try:
             try:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.model import renew
+from qo.model import Change, renew
 from qo.worker.executors import Executors
 from qo.worker.run import HANDED_BACK, Run, timed_out
 from qo.worker.run_table import LeasedRuns
@@ -126,7 +126,7 @@ class LeaseKeeper:
             return
         sent, lease = self._clock(), self._lease.seconds
         starts = [run.started_at for run in runs]
-        changes = [renew(run.task, lease, started_at=at) for run, at in zip(runs, starts, strict=True)]
+        changes = [_renewal(run, lease, at) for run, at in zip(runs, starts, strict=True)]
         answers = await self._engine.apply(changes)
         lost = []
         for run, started_at, still_held in zip(runs, starts, answers, strict=True):
@@ -182,3 +182,8 @@ class LeaseKeeper:
         elif late >= CANCEL_TIMEOUT:
             self._executors.abandon(run)
             self._settler.report(run, timed_out(run.time_limit, " and ignored its cancellation"))
+
+
+def _renewal(run: Run, lease: float, started_at: float | None) -> Change:
+    share, text = run.progress or (None, None)
+    return renew(run.task, lease, started_at=started_at, progress=share, progress_text=text)

@@ -15,7 +15,8 @@ from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.codec import plain_task
 from qo.errors import InvalidSetting
 from qo.hooks import Hooks, WorkerContext, call_through, is_reachable, working
-from qo.tasks import Executor, running
+from qo.running_task import reporting, running
+from qo.tasks import Executor
 from qo.worker.lifespan import OpenLifespan
 from qo.worker.run import UNSTARTED, Run, RunOutcome, encode_result
 from qo.worker.start_queue import StartQueue
@@ -88,6 +89,7 @@ class LoopExecutor:
 
     async def _attempt(self, run: Run) -> None:
         running.set(run.task)
+        reporting.set(run.report_progress)
         if not self._queue.begin(run):
             self._started.discard(run)
             self._queue.dispatch()

@@ -18,12 +18,14 @@ from qo.errors import InvalidSetting
 from qo.hooks import Hooks, WorkerContext, is_reachable
 from qo.log_output import settings_of_process
 from qo.model import LOST, FailureKind, lost_its_process
+from qo.running_task import ProgressReport
 from qo.tasks import Executor, Handler
 from qo.worker import lifespan
 from qo.worker.child_process import (
     CANCEL_SIGNAL,
     CHILD,
     LOG_LINE,
+    PROGRESS,
     ChildRequest,
     ChildSetup,
     LifespanReport,
@@ -39,6 +41,7 @@ from qo.worker.thread_executor import ThreadExecutor
 __all__ = ["ProcessExecutor", "check_hooks", "check_reachable", "in_child"]
 
 log = logging.getLogger("qo.worker")
+_progress = msgspec.msgpack.Decoder(ProgressReport)
 _spawn = multiprocessing.get_context("spawn")
 CANCEL_GRACE = 2.0  # seconds for the handler of a cancelled task to end before its process is killed
 _LIFESPAN_MARGIN = 5.0  # seconds for a child to import the program, and to exit once its lifespan has ended
@@ -162,8 +165,10 @@ class ProcessExecutor(ThreadExecutor):
         child.ran += 1
         try:
             child.connection.send_bytes(msgspec.msgpack.encode(request))
-            while (message := child.connection.recv_bytes())[:1] == LOG_LINE:
-                if self._capture is not None:
+            while (kind := (message := child.connection.recv_bytes())[:1]) in (LOG_LINE, PROGRESS):
+                if kind == PROGRESS:
+                    run.report_progress(_progress.decode(message[1:]))
+                elif self._capture is not None:
                     self._capture.add(run.task, message[1:].decode(errors="replace"))
             return msgspec.msgpack.decode(message, type=RunOutcome)
         except (EOFError, OSError, msgspec.DecodeError):

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import NoReturn
 
 from qo.hooks import working
-from qo.tasks import running
+from qo.running_task import running
 
 FINISHED = 99  # drained or stopped; not 0, because a handler could call `os._exit(0)`
 DRAINED = 98  # drained on request: the supervisor starts no replacement

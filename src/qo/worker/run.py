@@ -25,6 +25,7 @@ from qo.model import (
     set_apart,
 )
 from qo.model.task import LONGEST
+from qo.running_task import ProgressReport
 from qo.tasks import Handler
 from qo.worker.attempt_loop import AttemptLoop
 from qo.worker.process_exit import Exited
@@ -72,6 +73,7 @@ class Run:
         "lease_until",
         "loop",
         "lost",
+        "progress",
         "recalled",
         "received",
         "settled",
@@ -106,6 +108,7 @@ class Run:
         self.recalled = False  # a pause came before its handler began, so it must not start
         self.settled = False  # later reports of this run are ignored
         self.lost = False  # the lease is lost; the handler may still run
+        self.progress: ProgressReport | None = None  # the last one; stored with the next renewal
         self.start_reported = False  # the store knows that the handler has begun
         self.slot: int | None = None  # its entry in the run table
 
@@ -124,6 +127,10 @@ class Run:
     def ran(self) -> float | None:
         """Seconds the handler ran; None if it did not start or has not ended."""
         return None if self.began is None or self.ended is None else max(0.0, self.ended - self.began)
+
+    def report_progress(self, report: ProgressReport) -> None:
+        """May be called from any thread."""
+        self.progress = report
 
     def outcome_of(self, error: BaseException) -> RunOutcome:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)

@@ -55,7 +55,7 @@ export function open({source, to, refresh}) {
   function draw() {
     document.title = `${task.type} · qo`;
     show(part.head, [task.type, task.status, task.available_at, source.can], drawHead);
-    show(part.lease, [task.status, task.lease_expires_at, task.available_at, task.worker_id, task.unhandled], drawLease);
+    show(part.lease, [task.status, task.progress, task.progress_text, task.lease_expires_at, task.available_at, task.worker_id, task.unhandled], drawLease);
     show(part.why, reasons.map(({text}) => text), drawReasons);
     show(part.path, [history.map((event) => event.status), task.status], () => [h('div', {class: 'scroll'}, machine(history, task.status)), strip(history)]);
     show(part.payload, task.payload, () => jsonTree(task.payload));
@@ -78,13 +78,19 @@ export function open({source, to, refresh}) {
 
   function drawLease() {
     if (task.status === 'running' && task.lease_expires_at) {
-      return h('p', {class: 'lease running', 'data-lease': true}, 'Leased by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', expires ', countdown(task.lease_expires_at, 'now (overdue)'), fuse(task.updated_at, task.lease_expires_at));
+      return h('p', {class: 'lease running', 'data-lease': true}, progressOf(task), 'Leased by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', expires ', countdown(task.lease_expires_at, 'now (overdue)'), fuse(task.updated_at, task.lease_expires_at));
     }
     if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
       return h('p', {class: 'lease pending'}, task.failures ? `${task.failures} of ${task.max_retries + 1} allowed failures. Retry ` : 'Due ', countdown(task.available_at, 'now'), fuse(task.updated_at, task.available_at));
     }
     if (task.unhandled) return h('p', {class: 'lease pending', 'data-unhandled': true}, `Waiting: ${NO_HANDLER}.`);
     return null;
+  }
+
+  function progressOf({progress, progress_text: text}) {
+    if (progress === null || progress === undefined) return null;
+    const percent = `${Math.floor(progress * 100)} %`;
+    return h('span', {'data-progress': percent}, h('progress', {max: '1', value: String(progress), 'aria-label': 'Progress'}), ` ${percent}${text ? ` ${text}` : ''}. `);
   }
 
   function drawReasons() {
@@ -102,7 +108,7 @@ export function open({source, to, refresh}) {
     const rows = [
       ['Queue', h('a', {href: address('tasks', {queue: task.queue})}, task.queue)],
       ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, raised to ${task.effective_priority} by ageing` : level(task.priority)],
-      ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
+      ['Batch', task.batch && h('code', {}, task.batch)], ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
       ['Attempts', `${task.attempt} (${task.failures} of ${task.max_retries + 1} allowed failures)`],
       ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt', worked], ['Last change', stamp(task.updated_at)],

@@ -1,0 +1,67 @@
+"""The task whose handler is running, as the handler sees it, and the progress that it reports."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from math import isfinite
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from qo.codec import plain_task
+from qo.errors import InvalidSetting
+from qo.model import FailureKind, Task, is_a
+
+ProgressReport: TypeAlias = tuple[float, str | None]  # 0 to 1, and what the handler is doing
+
+running: ContextVar[Task] = ContextVar("qo_task")
+reporting: ContextVar[Callable[[ProgressReport], None]] = ContextVar("qo_progress")  # who takes reports of `running`
+
+
+class RunningTask(Struct, frozen=True, kw_only=True):
+    """The task whose handler is running. `attempt` grows with every claim and can be used as a fencing token."""
+
+    id: str
+    queue: str
+    type: str
+    payload: bytes
+    priority: int
+    needs: tuple[str, ...]
+    timeout: float
+    max_retries: int
+    attempt: int
+    failures: int
+    error: str | None  # of the last failed attempt
+    failure_kind: FailureKind | None
+    worker_id: str | None
+    created_at: float
+    available_at: float
+    started_at: float | None
+    run_at: float | None
+    idempotency_key: str | None
+    trace_id: str | None
+    batch: str | None
+
+    def progress(self, share: float, text: str | None = None) -> None:
+        """Report how much is done, from 0 to 1, and what is being done.
+
+        The report is stored with the next renewal of the lease, so reporting often costs nothing.
+        """
+        if not is_a(share, int, float) or not isfinite(share) or not 0 <= share <= 1:
+            raise InvalidSetting(f"progress({share!r:.40}): the first argument is a number from 0 to 1")
+        if text is not None and not isinstance(text, str):
+            raise InvalidSetting(f"progress(..., {text!r:.40}): the second argument is text")
+        report = reporting.get(None)
+        if report is not None:
+            report((float(share), text))
+
+
+_FIELDS = RunningTask.__struct_fields__
+
+
+def current_task() -> RunningTask:
+    """The task whose handler is running."""
+    try:
+        task = plain_task(running.get())
+    except LookupError:
+        raise InvalidSetting("current_task() can be called only inside a handler that a worker runs") from None
+    return RunningTask(**{name: getattr(task, name) for name in _FIELDS})
