@@ -29,7 +29,8 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (port,) = free_ports(1)
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
     command = [program, "--blobPort", str(port), "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"]
-    command += ["--disableTelemetry"]
+    # A connection that the server closes while a request is on its way looks like a lost answer.
+    command += ["--disableTelemetry", "--blobKeepAliveTimeout", "600"]
     with running(command, folder, endpoint):
         _make_container(endpoint, "plain")
         yield endpoint

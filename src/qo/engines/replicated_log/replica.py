@@ -36,7 +36,7 @@ from qo.sqlite_tables.writer import Writer, WriterCall
 
 Answer = TypeVar("Answer")
 
-FIRST_SCHEMA = 7  # of the tables before the first record, whichever build creates the log
+FIRST_SCHEMA = 8  # of the tables before the first record, whichever build creates the log
 _WRITER_CACHE, _READER_CACHE = 32_768, 8_192  # KiB of pages
 _JOURNAL_LIMIT = 16 * 1024 * 1024  # bytes of write-ahead log kept after a long copy or a large transaction
 _STATEMENTS = 200  # compiled statements kept by a connection
