@@ -133,9 +133,9 @@ class EncryptedEngine(ForwardingEngine):
             result = self._keys.seal(result, change.id, "result")
         if error is not None and not error.startswith(SEALED_TEXT):
             error = self._sealed_text(cut_middle(error, _TEXT_LIMIT), change.id, "error")
-        log = storable_log(change.log, _TEXT_LIMIT)
+        log = change.log
         if log is not None and not log.startswith(SEALED_TEXT):
-            log = self._sealed_text(log, change.id, "log")
+            log = self._sealed_text(storable_log(log, _TEXT_LIMIT) or "", change.id, "log")
         return replace(change, result=result, error=error, log=log)
 
     def _sealed_text(self, text: str, task_id: str, field: str) -> str:
@@ -153,9 +153,14 @@ class EncryptedEngine(ForwardingEngine):
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         changes = [self._sealed_change(change) for change in changes]
-        if any(change.payload is not None for change in changes):
-            changes = await self._with_sealed_payloads(changes)
-        return await self.engine.apply(changes)
+        if not any(change.payload is not None for change in changes):
+            return await self.engine.apply(changes)
+        changes = await self._with_sealed_payloads(changes)
+        # The payload of a task that does not exist cannot be sealed, and must not be sent.
+        is_sent = [change.payload is None or change.payload.startswith(SEALED) for change in changes]
+        sent = [change for change, is_sendable in zip(changes, is_sent, strict=True) if is_sendable]
+        answers = iter(await self.engine.apply(sent))
+        return [is_sendable and next(answers) for is_sendable in is_sent]
 
     async def _with_sealed_payloads(self, changes: Sequence[Change]) -> list[Change]:
         """Seal the payloads of replaced tasks for their owners, which the stored tasks name."""

@@ -86,6 +86,12 @@ async def test_waiting_ends_with_the_last_task(client: Client) -> None:
     assert (await waiting).cancelled == 1
 
 
+def test_a_batch_without_tasks_is_done(app: App) -> None:
+    with qo.batch("empty", app) as empty:
+        pass
+    assert empty.wait().total == 0
+
+
 async def test_batches_are_listed_newest_first(client: Client, clock: ManualClock) -> None:
     for name in ("old", "new", "old"):
         await client.enqueue("t", batch=name)

@@ -14,7 +14,7 @@ from qo.codec import SEALED, from_json, to_json
 from qo.encryption import Encrypted, EncryptedEngine
 from qo.engine import Engine
 from qo.engines import open_engine
-from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, Status, complete
+from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, NewTask, Status, amend, complete
 from qo.schedules.document import document_of
 from qo.tasks import HandlerOptions, Registry, make_handler
 from qo.testing import EngineContract, ManualClock
@@ -166,6 +166,23 @@ async def test_the_log_of_an_attempt_is_encrypted_too() -> None:
         assert kept.startswith("line ") and kept.endswith(f"line 999 {SECRET}\n")
         (stored,) = [event.log for event in await inner.history(handle.id) if event.log is not None]
         assert SECRET not in stored and len(stored) <= LOG_LIMIT
+
+
+async def test_a_sealed_log_is_not_sealed_again_by_a_server() -> None:
+    inner = open_engine("memory://")
+    keys = Encrypted([KEY])
+    async with Client(keys.wrap(keys.wrap(inner))) as client:  # a worker with keys, and a server with keys
+        handle = await client.enqueue("t")
+        (task,) = await client.dequeue("t")
+        assert await client.engine.apply([complete(task, log="a line of the log\n" * 800)]) == [True]
+        (kept,) = [event.log for event in await client.history(handle.id) if event.log is not None]
+        assert kept.startswith("a line of") and kept.endswith("of the log\n")
+
+
+async def test_the_payload_of_a_missing_task_is_not_sent() -> None:
+    engine = Encrypted([KEY]).wrap(open_engine("memory://"))
+    new = NewTask(id=OTHER_ID, queue="q", type="t", payload=b'"plain"', idempotency_key="k")
+    assert await engine.apply([amend(OTHER_ID, new)]) == [False]
 
 
 @pytest.mark.parametrize("keys", [[], ["short"], [b"x" * 31], [None], "A" * 44, ["ä" * 44]])

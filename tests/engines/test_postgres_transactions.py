@@ -5,10 +5,10 @@ import asyncio
 import psycopg
 import pytest
 
-from qo import App
+from qo import App, Unique
 from qo.client import connect
 from qo.engines.postgres import PostgresEngine
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, InvalidTask
 from qo.model import Status
 from qo.testing.samples import claim, new, stored, task_id
 from tests.engines.postgres_engines import clock, engine, until_claimed, url, wrong
@@ -60,6 +60,16 @@ async def test_a_queue_enqueues_in_the_callers_transaction(postgres: PostgresSer
         await callers.rollback()
         assert await client.get(kept.id) is not None
         assert await client.get(lost.id) is None
+
+
+async def test_a_waiting_task_is_not_replaced_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:
+    """The change would be written on another connection, and wait for this transaction."""
+    replace = Unique(on_duplicate="replace")
+    async with connect(url) as client, await psycopg.AsyncConnection.connect(postgres.url()) as callers:
+        with pytest.raises(InvalidTask, match="cannot be part of your transaction"):
+            await client.enqueue("t", {"n": 1}, unique=replace, connection=callers)
+        keep = await client.enqueue("t", {"n": 1}, unique=Unique(), connection=callers)
+        assert (await client.enqueue("t", {"n": 1}, unique=Unique(), connection=callers)).id == keep.id
 
 
 def test_an_app_enqueues_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:

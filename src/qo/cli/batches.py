@@ -77,14 +77,14 @@ def watch(call: Invocation, batch: str, interval: float) -> int:
 async def _watch(call: Invocation, client: Client, batch: str, interval: float) -> BatchProgress:
     progress = await read_progress(client.engine, batch)
     if call.json or not call.console.is_terminal:
-        while not progress.is_done:
+        while progress.is_waiting:
             await asyncio.sleep(interval)
             progress = await read_progress(client.engine, batch)
         if not call.json:
             call.console.print(_line(progress))
         return progress
     with Live(_line(progress), console=call.console, auto_refresh=False) as live:
-        while not progress.is_done:
+        while progress.is_waiting:
             await asyncio.sleep(interval)
             progress = await read_progress(client.engine, batch)
             live.update(_line(progress), refresh=True)

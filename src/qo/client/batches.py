@@ -41,6 +41,11 @@ class BatchProgress(Struct, frozen=True, kw_only=True):
         return self.done / self.total if self.total else 0.0
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether a task has not finished."""
+        return self.done < self.total
+
+    @property
     def is_done(self) -> bool:
         """Whether all tasks that were submitted so far have finished."""
         return self.total > 0 and self.done == self.total
@@ -87,11 +92,11 @@ async def list_batches(engine: Engine, limit: int = 50) -> list[BatchProgress]:
 
 
 async def wait_for_batch(engine: Engine, batch: str, timeout: float | None = None) -> BatchProgress:
-    """Wait until all tasks of a batch have finished. Raises ResultTimeout."""
+    """Wait until no task of a batch is unfinished. Raises ResultTimeout."""
     backoff = Backoff(_MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL)
     try:
         async with asyncio.timeout(timeout):
-            while not (progress := progress_of(batch, await engine.count(batch))).is_done:  # noqa: ASYNC110 - a poll
+            while (progress := progress_of(batch, await engine.count(batch))).is_waiting:  # noqa: ASYNC110 - a poll
                 await asyncio.sleep(backoff.next())
     except TimeoutError as error:
         raise ResultTimeout(f"batch {batch} has unfinished tasks after {timeout:g} s") from error

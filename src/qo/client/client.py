@@ -177,6 +177,9 @@ class Client:
         """As `enqueue`, for a task from `new_task`. Raises KeyReused if its key belongs to another payload."""
         check_size("payload", new.payload, self.payload_limit)
         check_depth("payload", new.payload)
+        if connection is not None and new.on_duplicate == "replace":
+            problem = 'on_duplicate="replace" cannot be part of your transaction; use "keep" or "raise"'
+            raise InvalidTask("unique", problem)
         await self.live_types.check((new,))
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))

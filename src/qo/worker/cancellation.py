@@ -47,24 +47,25 @@ class CancellationWatch:
             began_before = self._clock() - _MIN_AGE
             runs = [run for run in self._leased_runs.leased() if run.began is not None and run.began < began_before]
             try:
-                pause = await self._check(runs) if runs else _POLL_INTERVAL
+                pause = await self.check(runs) if runs else _POLL_INTERVAL
             except StorageError:
                 pause = _RETRY_PAUSE
 
-    async def _check(self, runs: list[Run]) -> float:
+    async def check(self, runs: list[Run]) -> float:
         """Stop the runs whose tasks were cancelled. Returns the pause until the next check."""
         small = [run for run in runs if len(run.task.payload) <= _MAX_PAYLOAD]
         doubtful = [run for run in runs if len(run.task.payload) > _MAX_PAYLOAD]
         sent = self._clock()
         stored = await self._engine.get_without_values([run.task.id for run in small])
-        took = self._clock() - sent
-        self._quickest = min(took, self._quickest * _QUICKEST_GROWTH)
+        if small:
+            self._quickest = min(self._clock() - sent, self._quickest * _QUICKEST_GROWTH)
         doubtful += [
             run for run, task in zip(small, stored, strict=True) if task is None or task.status is not Status.RUNNING
         ]
         # The renewal decides: it compares the lease.
         await self._lease_keeper.renew_now([run for run in doubtful if not run.settled])
-        longest = 0.0 if self._engine.is_remote else _QUICKEST_FACTOR * self._quickest
+        took = self._clock() - sent
+        longest = 0.0 if self._engine.is_remote else _QUICKEST_FACTOR * (self._quickest if small else took)
         return min(self._max_interval, max(_POLL_INTERVAL, _DURATION_FACTOR * took, longest))
 
     async def explain(self, runs: list[Run]) -> None:

@@ -69,7 +69,7 @@ class LogCapture(logging.Handler):
         if lines is None:
             lines = self._attempts.setdefault(key, LastLines())
             if len(self._attempts) > _MAX_ATTEMPTS:
-                self._attempts.pop(next(iter(self._attempts)), None)
+                self._attempts.pop(list(self._attempts)[0], None)  # noqa: RUF015 - another thread may change the dict
         lines.add(line)
 
     def take(self, task: Task) -> str | None:

@@ -128,6 +128,10 @@ class ProcessExecutor(ThreadExecutor):
             return RunOutcome()
         try:
             outcome = self._exchange(child, run)
+        except BaseException:  # the child may still run this task, so no other task may use it
+            kept.clear()
+            child.kill()
+            raise
         finally:
             with self._guard:
                 self._children.pop(run, None)
@@ -136,8 +140,15 @@ class ProcessExecutor(ThreadExecutor):
             child.kill()
         elif child.ran >= self._tasks_per_process:
             kept.clear()
-            child.end()
+            self._end_later(child)
         return outcome or _outcome_of_death(child, run)
+
+    def _end_later(self, child: _Child) -> None:
+        """End a child without delaying the outcome of its last task, which would otherwise exceed its time limit."""
+        try:
+            threading.Thread(target=child.end, name="qo-child-end", daemon=True).start()
+        except RuntimeError:  # "can't start new thread"
+            child.kill()
 
     def _start_child(self, kept: list[_Child]) -> str:
         """Start a child; returns why it did not start."""

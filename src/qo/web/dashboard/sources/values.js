@@ -55,7 +55,9 @@ function base64OfBytes(bytes) {
 /** Rounds to microseconds first, as Python does, so that both show the same millisecond. */
 export function iso(seconds) {
   if (seconds === null || seconds === undefined) return null;
-  return new Date(Math.floor(Math.round(seconds * 1e6) / 1000)).toISOString();
+  const whole = Math.floor(seconds); // apart, because a product with 1e6 would round the microseconds
+  const microseconds = Math.round((seconds - whole) * 1e6);
+  return new Date(whole * 1000 + Math.floor(microseconds / 1000)).toISOString();
 }
 
 export function taskView(stored, now) {
