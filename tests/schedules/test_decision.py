@@ -11,6 +11,7 @@ from qo.schedules.decision import (
     DECLARED_FOR,
     MAX_FIRES,
     MAX_RECENT,
+    MAX_UNFINISHED,
     created_note,
     decide,
     declared,
@@ -18,6 +19,7 @@ from qo.schedules.decision import (
     is_active,
     paused,
     resumed,
+    started_by_hand,
 )
 from qo.schedules.schedule import NO_ID, Schedule, ScheduleNote, make_schedule, task_id_of, task_of
 
@@ -36,6 +38,11 @@ def note(**options: Any) -> ScheduleNote:
 
 def outcomes(after: ScheduleNote) -> list[tuple[str, int]]:
     return [(fire.outcome, fire.count) for fire in after.recent]
+
+
+def unfinished_of(stored: ScheduleNote, running: list[str]) -> set[str]:
+    """The running tasks that the note still knows, as a scheduler asks for them."""
+    return {fire.task_id for fire in stored.recent} & set(running)
 
 
 def test_nothing_is_decided_before_the_first_fire_time() -> None:
@@ -96,6 +103,53 @@ def test_of_several_fire_times_at_once_overlap_leaves_one() -> None:
     assert outcomes(first) == [("fired", 1), ("skipped", 1), ("skipped", 1)]
     last = decide(note(overlap="cancel", catch_up="all"), START + 200)
     assert outcomes(last) == [("skipped", 1), ("skipped", 1), ("fired", 1)]
+
+
+@pytest.mark.parametrize("manual_runs", [0, 1])
+def test_a_task_that_never_finishes_lets_all_later_fire_times_be_skipped(manual_runs: int) -> None:
+    stored, by_hand = note(overlap="skip"), 0
+    fired: list[str] = []
+    for number in range(45):
+        now = START + 41 + number * MINUTE
+        stored = decide(stored, now, unfinished_of(stored, fired))
+        fired += [fire.task_id for fire in stored.pending]
+        stored = replace(stored, pending=())
+        for _ in range(manual_runs):
+            by_hand += 1
+            stored = replace(
+                started_by_hand(stored, f"by hand {by_hand}", now, unfinished_of(stored, fired)), pending=()
+            )
+    assert len(fired) == 1
+    assert len(stored.recent) == MAX_RECENT + 1
+
+
+def test_a_task_is_remembered_until_it_is_cancelled() -> None:
+    stored = replace(decide(note(overlap="cancel"), START + 41), pending=())
+    first = stored.recent[0].task_id
+    for number in range(MAX_RECENT + 1):
+        stored = started_by_hand(stored, f"by hand {number}", START + 42, unfinished_of(stored, [first]))
+    (fire,) = decide(replace(stored, pending=()), START + 101, unfinished_of(stored, [first])).pending
+    assert fire.cancels == (first,)
+
+
+def test_a_task_that_is_not_submitted_yet_is_remembered() -> None:
+    many = decide(note(overlap="skip", catch_up="all"), START + 50 * MINUTE)
+    (fire,) = many.pending
+    assert fire in many.recent
+    for number in range(MAX_RECENT + 1):
+        many = started_by_hand(many, f"by hand {number}", START + 50 * MINUTE)
+    assert fire in many.recent
+
+
+def test_of_too_many_records_of_unfinished_tasks_those_of_manual_runs_go_first() -> None:
+    stored, scheduled = note(overlap="skip"), task_id_of("s", START + 40)
+    by_hand = [f"by hand {number}" for number in range(300)]
+    for task_id in by_hand:
+        stored = replace(started_by_hand(stored, task_id, START + 1, {scheduled, *by_hand}), pending=())
+        if task_id == by_hand[150]:
+            stored = replace(decide(stored, START + 41), pending=())
+    assert scheduled in [fire.task_id for fire in stored.recent]
+    assert len(stored.recent) == MAX_UNFINISHED + MAX_RECENT
 
 
 def test_a_pause_is_not_caught_up() -> None:

@@ -8,9 +8,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from qo.errors import InvalidTask
 from qo.model import NewTask
+from qo.model.task import LATEST
 from qo.schedules.fire_times import fires_between, last_fire, next_fire, next_fires
 from qo.schedules.schedule import NO_ID, Schedule, check_schedule
 
@@ -140,3 +142,19 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], says: str) -
 def test_names_for_common_expressions_are_accepted() -> None:
     assert cron("@daily").cron == "0 0 * * *"
     assert cron(" 0  3 * * mon ").cron == "0  3 * * mon"
+
+
+@pytest.mark.parametrize(
+    "timing",
+    [
+        every(3600, start_at=LATEST),
+        replace(cron("* * * * *"), start_at=LATEST - 59),
+        cron("59 23 31 12 *", "Etc/GMT+12"),
+    ],
+)
+def test_no_fire_time_is_after_the_end_of_the_calendar(timing: Schedule) -> None:
+    assert all(instant <= LATEST for instant in next_fires(timing, LATEST - 86_400, 5))
+
+
+def test_an_interval_fires_until_the_end_of_the_calendar() -> None:
+    assert next_fires(every(3600, start_at=LATEST), 0, 5) == [LATEST]

@@ -13,6 +13,7 @@ from qo.forwarding_engine import ForwardingEngine
 from qo.model import Added, Filter, NewTask, Note, Status, Task
 from qo.monitor import Monitor, MonitorSettings
 from qo.monitor.scheduler import Scheduler
+from qo.schedules.decision import MAX_RECENT
 from qo.schedules.schedule import task_id_of
 from qo.schedules.schedule_notes import SCHEDULES, read_schedule
 from qo.store_time import StoreTime
@@ -165,6 +166,21 @@ async def test_overlap_asks_for_the_tasks_of_the_schedule(client: Client, clock:
     clock.advance(60.0)
     await one.check()
     assert (await client.schedules.get("skip")).recent[0].outcome == "fired"
+
+
+async def test_many_manual_runs_do_not_hide_a_task_that_has_not_finished(client: Client, clock: ManualClock) -> None:
+    await client.schedules.add("sync", task="sync", every=60, overlap="skip")
+    one = scheduler(client, clock)
+    await one.check()
+    clock.advance(20.0)
+    await one.check()
+    for _ in range(MAX_RECENT + 1):
+        await client.cancel(await client.schedules.run("sync"))
+    clock.advance(60.0)
+    await one.check()
+    assert [task.id for task in await tasks(client) if task.status is Status.PENDING] == [
+        task_id_of("sync", clock() - 60)
+    ]
 
 
 async def test_a_thousand_schedules_fire_together_with_few_reads(engine: Engine, clock: ManualClock) -> None:

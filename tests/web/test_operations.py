@@ -58,6 +58,8 @@ def test_a_task_is_rescheduled_run_now_and_moved(api: Served) -> None:
     [
         ("reschedule", {}),
         ("reschedule", {"run_at": "soon"}),
+        ("reschedule", {"run_at": "9999-12-31T23:59:59-14:00"}),
+        ("reschedule", {"run_at": "0001-01-01T00:00:00+14:00"}),
         ("reschedule", {"run_at": "2100-01-01T00:00:00Z", "delay_seconds": 5}),
         ("reschedule", {"delay_seconds": -1}),
         ("priority", {"priority": 10}),
@@ -76,7 +78,8 @@ def test_the_management_api_has_the_same_actions(api: Served) -> None:
     assert api.client.post(f"{MANAGED}/{task_id}/run-now").status_code == 400
     assert api.client.post(f"{MANAGED}/{task_id}/priority", json={"priority": 2}).is_success
     assert api.client.post(f"{MANAGED}/{task_id}/reschedule", json={"runAt": "2100-01-01T00:00:00Z"}).is_success
-    assert api.client.post(f"{MANAGED}/{task_id}/reschedule", json={"runAt": "soon"}).status_code == 400
+    for bad in ("soon", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
+        assert api.client.post(f"{MANAGED}/{task_id}/reschedule", json={"runAt": bad}).status_code == 400
     task = shown(api, task_id)
     assert (task["priority"], task["available_at"]) == (2, "2100-01-01T00:00:00.000Z")
     assert audited(api)[:3] == ["reschedule", "priority", "run-now"]
@@ -101,6 +104,8 @@ def test_bulk_actions_take_a_filter(api: Served) -> None:
     assert audited(api)[:4] == ["delete", "reschedule", "priority", "run-now"]
     for bad in ({"action": "priority"}, {"action": "replay", "priority": 1}, {"action": "reschedule", "priority": 1}):
         assert api.client.post(ACT, json={**bad, "ids": ids}).status_code == 400
+    for at in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
+        assert api.client.post(ACT, json={"action": "reschedule", "run_at": at, "ids": [ready]}).status_code == 400
 
 
 def test_a_completed_task_is_replayed_on_request(api: Served) -> None:

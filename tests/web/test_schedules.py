@@ -47,6 +47,13 @@ async def test_a_schedule_is_added_read_paused_resumed_run_and_removed(client: C
         assert actions[2].task_ids == (run["task_id"],)
 
 
+async def test_a_schedule_at_the_end_of_the_calendar_is_shown_with_its_only_fire_time(client: Client) -> None:
+    async with in_process(client) as api:
+        added = await api.put(f"{V1}/late", json={"type": "sync", "every": 3600, "start_at": "9999-12-31T23:59:59Z"})
+        assert (added.status_code, added.json().get("next_fires")) == (200, ["9999-12-31T23:59:59.000Z"])
+        assert (await api.get(V1)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

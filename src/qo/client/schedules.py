@@ -131,7 +131,10 @@ class SchedulesClient:
     async def run(self, name: str) -> str:
         """Submit a task of this schedule now, whether or not it is paused. Returns the id of the task."""
         task_id, now = new_id(self._clock), await self._engine.now()
-        note = await change_schedule(self._engine, name, lambda note: started_by_hand(_found(name, note), task_id, now))
+        unfinished = await self.unfinished(_found(name, await read_schedule(self._engine, name)))
+        note = await change_schedule(
+            self._engine, name, lambda note: started_by_hand(_found(name, note), task_id, now, unfinished)
+        )
         stored = _found(name, note)
         if stored.schedule.task.payload.startswith(SEALED):
             return task_id  # a scheduler with the key finds it in the note and submits it
@@ -167,7 +170,9 @@ class SchedulesClient:
         await self._client.submit_many([task_of(schedule, fire) for schedule, fire in pairs])
 
     async def unfinished(self, note: ScheduleNote) -> frozenset[str]:
-        """The ids of the recent tasks of a schedule that have not finished."""
+        """The ids of the recorded tasks of a schedule that have not finished; empty if its tasks may overlap."""
+        if note.schedule.overlap == "allow":
+            return frozenset()
         statuses = await self._statuses([fire.task_id for fire in note.recent if fire.task_id])
         return frozenset(task_id for task_id, status in statuses.items() if status in UNFINISHED)
 

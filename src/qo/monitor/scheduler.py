@@ -199,8 +199,7 @@ class Scheduler:
         if stored.pending:
             is_fresh = 0 <= now - stored.pending[-1].decided_at < _TAKE_OVER_AFTER
             return None if is_fresh else await self._write_decision(note, stored, taken_over(stored, now))
-        unfinished = await self._client.schedules.unfinished(stored) if stored.schedule.overlap != "allow" else ()
-        after = decide(stored, now, unfinished)
+        after = decide(stored, now, await self._client.schedules.unfinished(stored))
         if after == stored:
             self._known[note.name] = _KnownSchedule(note.version, stored, next_fire_of(stored, now))
             return None

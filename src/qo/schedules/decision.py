@@ -9,6 +9,7 @@ from qo.schedules.fire_times import fires_between, last_fire, next_fire
 from qo.schedules.schedule import Fire, Schedule, ScheduleNote, digest_of, task_id_of
 
 MAX_RECENT = 20  # decisions kept with a schedule
+MAX_UNFINISHED = 100  # older decisions kept because their tasks have not finished
 MAX_FIRES = 100  # tasks that one decision submits; the next decision continues
 ON_TIME = 60.0  # seconds after a fire time in which it does not count as missed
 CATCH_UP_WINDOW = 86_400.0  # seconds, for catch_up="all"
@@ -52,12 +53,23 @@ def decide(note: ScheduleNote, now: float, unfinished: Collection[str] = ()) -> 
     if not due:
         return note if since == note.decided_until else replace(note, decided_until=since)
     fires = _missed_before(note.schedule, since, due[0], now) + _fires(note.schedule, due, now, unfinished)
-    return replace(
-        note,
-        decided_until=until,
-        pending=tuple(fire for fire in fires if fire.outcome == "fired"),
-        recent=(*note.recent, *fires)[-MAX_RECENT:],
-    )
+    pending = tuple(fire for fire in fires if fire.outcome == "fired")
+    return _recorded(replace(note, decided_until=until, pending=pending), fires, unfinished)
+
+
+def _recorded(note: ScheduleNote, fires: Collection[Fire], unfinished: Collection[str]) -> ScheduleNote:
+    """The note with these records and without old ones.
+
+    `overlap` finds the unfinished tasks of a schedule by its records, so old records of unfinished tasks stay. If there
+    are too many, those of manual runs go first.
+    """
+    recent = (*note.recent, *fires)
+    older, newest = recent[:-MAX_RECENT], recent[-MAX_RECENT:]
+    if note.schedule.overlap == "allow" or not older:
+        return replace(note, recent=newest)
+    needed = {*unfinished, *(fire.task_id for fire in note.pending)}
+    kept = sorted((fire for fire in older if fire.task_id in needed), key=lambda fire: fire.by_hand)[:MAX_UNFINISHED]
+    return replace(note, recent=(*sorted(kept, key=lambda fire: fire.at), *newest))
 
 
 def _due(schedule: Schedule, since: float, now: float) -> tuple[list[float], float]:
@@ -130,10 +142,10 @@ def refused(note: ScheduleNote, fires: Collection[Fire], problem: str) -> Schedu
     return replace(delivered(note, fires), recent=recent)
 
 
-def started_by_hand(note: ScheduleNote, task_id: str, now: float) -> ScheduleNote:
-    """The note with a run that a person asked for, which changes no fire time."""
+def started_by_hand(note: ScheduleNote, task_id: str, now: float, unfinished: Collection[str] = ()) -> ScheduleNote:
+    """The note with a run that a person asked for, which changes no fire time. `unfinished` is as in `decide`."""
     fire = Fire(at=now, outcome="fired", decided_at=now, task_id=task_id, by_hand=True)
-    return replace(note, recent=(*note.recent, fire)[-MAX_RECENT:], pending=(*note.pending, fire))
+    return _recorded(replace(note, pending=(*note.pending, fire)), [fire], unfinished)
 
 
 def paused(note: ScheduleNote) -> ScheduleNote:

@@ -22,6 +22,7 @@ from cronsim import CronSim, CronSimError
 
 from qo.errors import InvalidTask
 from qo.model import is_a, show
+from qo.model.task import LATEST
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -128,11 +129,12 @@ def last_fire(timing: Timing, after: float, until: float) -> float | None:
 
 def _fires(timing: Timing, after: float) -> Iterator[float]:
     """All fire times after an instant, in order."""
+    end = LATEST if timing.end_at is None else min(timing.end_at, LATEST)
     if timing.start_at is not None:
         after = max(after, timing.start_at - 0.001)
     try:
         for at in _every(timing, after) if timing.every else _cron(timing.cron, ZoneInfo(timing.timezone), after):
-            if timing.end_at is not None and at > timing.end_at:
+            if at > end:
                 return
             yield at
     except (OverflowError, ValueError):  # the end of the calendar

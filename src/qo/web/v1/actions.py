@@ -12,7 +12,8 @@ from qo.client import Client
 from qo.client.describe import Priority, parse_instant
 from qo.clock import iso
 from qo.errors import InvalidTask, WrongStatus
-from qo.model import LevelWord, Status, check_name, cursor, replay, replay_finished
+from qo.model import LevelWord, Status, check_name, check_number, cursor, replay, replay_finished
+from qo.model.task import LATEST
 from qo.web.callers import AccessLimits
 from qo.web.http.access import CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
 from qo.web.http.action_recorder import describe_action
@@ -120,6 +121,7 @@ async def reschedule_task(
     if (data.run_at is None) == (data.delay_seconds is None):
         raise InvalidTask("run_at", "send either run_at or delay_seconds")
     at = server.clock() + (data.delay_seconds or 0.0) if data.run_at is None else parse_instant("run_at", data.run_at)
+    check_number("run_at", at, maximum=LATEST)  # before `iso`, which raises for instants outside of the calendar
     describe_action(request, f"to {iso(at)}")
     await server.client.reschedule(task_id, at)
     log_transition(request, "rescheduled", task_id=task_id)
