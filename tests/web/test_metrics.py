@@ -49,7 +49,7 @@ NAMED = {  # the specification's list, line by line
 
 
 async def scrape(served: Server) -> str:
-    async with httpx.AsyncClient(verify=NO_CERTIFICATES) as http:
+    async with httpx.AsyncClient(verify=NO_CERTIFICATES, timeout=30) as http:
         response = await http.get(f"{served.url}/metrics")
         assert response.status_code == 200 and response.headers["content-type"].startswith("text/plain; version=")
         return response.text

@@ -46,7 +46,7 @@ async def test_a_native_worker_needs_the_scope_engine_and_one_over_the_worker_pr
                     await engine.add([new(1)])
                 assert secret not in str(caught.value)
             await engine.close()
-        async with httpx.AsyncClient(base_url=served.url, verify=NO_CERTIFICATES) as http:
+        async with httpx.AsyncClient(base_url=served.url, timeout=30, verify=NO_CERTIFICATES) as http:
             answers = {}
             for scope, secret in secrets.items():
                 headers = {"Authorization": f"Bearer {secret}"}
