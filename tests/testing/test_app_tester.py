@@ -288,3 +288,21 @@ def test_middleware_callbacks_and_the_state_of_the_worker_are_part_of_a_test() -
         t.drain()
         assert seen == ["task_started broken None", "before broken", "task_retrying broken 7.0"]
         assert t.run(plain) == "<fake>"
+
+
+@pytest.mark.parametrize("has_middleware", [True, False])
+async def test_a_plain_handler_may_call_asyncio_run_as_in_a_worker(has_middleware: bool) -> None:
+    own = qo.App("sqlite:////nowhere/at/all/qo.db")
+
+    async def passes(_task: qo.Task, call_next: Callable[[], Awaitable[object]]) -> object:
+        return await call_next()
+
+    if has_middleware:
+        own.middleware(passes)
+
+    @own.task
+    def plain() -> str:
+        return asyncio.run(asyncio.sleep(0, "slept"))
+
+    with own.test_mode() as t:
+        assert await t.arun(plain) == "slept"

@@ -51,6 +51,13 @@ async def fetches(_task: Task, call_next: CallNext) -> Any:
     return [await current_worker().arun(current_worker().state.fetch()), await call_next()]
 
 
+async def continues(_task: Task, call_next: CallNext) -> Any:
+    result = await call_next()
+    async with asyncio.timeout(60):  # needs the current task and the running loop
+        await asyncio.sleep(0)
+    return result
+
+
 async def raises(task: Task, _call_next: CallNext) -> Any:
     raise ValueError(f"no {task.type}")
 
@@ -84,6 +91,18 @@ def fetch() -> int:
 async def afetch() -> int:
     fetched: int = await current_worker().state.fetch()
     return fetched
+
+
+def runs_a_loop() -> str:
+    return asyncio.run(atagged())
+
+
+def hangs_in_a_loop() -> None:
+    async def check_often() -> None:
+        while not never.is_set():  # an exception raised in a thread needs Python code to run
+            await asyncio.sleep(0)
+
+    asyncio.run(check_often())
 
 
 def bad() -> None:

@@ -96,6 +96,30 @@ async def test_middleware_that_hangs_reaches_the_time_limit_of_its_attempt(bench
     assert "ignored" not in (task.error or "")
 
 
+@pytest.mark.parametrize("executor", ["thread", "process"])
+async def test_a_plain_handler_may_call_asyncio_run_inside_middleware(bench: Bench, executor: str) -> None:
+    for middleware in (hooked.tags, hooked.continues):
+        bench.registry.hooks.add_middleware(middleware)
+    bench.handle(hooked.runs_a_loop, "work", executor=executor)
+    tasks = await bench.run_all([await bench.submit("work", max_retries=0) for _ in range(2)], concurrency=1)
+    for task in tasks:
+        assert task.status is Status.COMPLETED, task.error
+        assert json.loads(task.result or b"") == {"result": "work 1"}
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+async def test_a_plain_handler_that_hangs_in_asyncio_run_reaches_its_time_limit(bench: Bench, executor: str) -> None:
+    bench.registry.hooks.add_middleware(hooked.continues)
+    bench.handle(hooked.hangs_in_a_loop, "work", executor=executor)
+    bench.handle(hooked.runs_a_loop, "next", executor=executor)
+    first = await bench.submit("next", max_retries=0)  # starts the child process
+    ids = [await bench.submit("work", max_retries=0, timeout=0.2), await bench.submit("next", max_retries=0)]
+    _, hung, following = await bench.run_all([first, *ids], concurrency=1)
+    assert (hung.status, hung.failure_kind) == (Status.FAILED, FailureKind.TIMEOUT)
+    assert "ignored" not in (hung.error or "")
+    assert following.status is Status.COMPLETED, following.error
+
+
 async def test_middleware_sees_the_error_of_a_plain_handler_and_may_replace_it(bench: Bench) -> None:
     async def forgives(_task: Task, call_next: CallNext) -> Any:
         try:

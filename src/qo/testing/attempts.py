@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -14,7 +14,8 @@ from qo.errors import InvalidTask
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, call_through, working
 from qo.model import LEASE, Status, Task, renew
 from qo.running_task import ProgressReport, reporting, running
-from qo.tasks import Handler
+from qo.tasks import Executor, Handler
+from qo.worker.attempt_loop import call_without_loop
 from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
 
 _MIDDLE = 0.5  # the random number of a test: back-off without jitter
@@ -102,12 +103,17 @@ class InlineRun:
         if self._hooks.middleware:
             return call_through(self._hooks.middleware, plain_task(self._task), self._call_handler)
         args, kwargs = self._handler.arguments.decode(self._task.payload)
-        return context.run(self._handler.function, *args, **kwargs)
+        return context.run(self._call_function, args, kwargs)
 
     async def _call_handler(self) -> Any:
         args, kwargs = self._handler.arguments.decode(self._task.payload)
-        value = self._handler.function(*args, **kwargs)
+        value = self._call_function(args, kwargs)
         return await value if inspect.isawaitable(value) else value
+
+    def _call_function(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self._handler.options.executor is Executor.ASYNC:
+            return self._handler.function(*args, **kwargs)
+        return call_without_loop(self._handler.function, args, kwargs)
 
     def _fail(self, error: BaseException) -> None:
         self.exception, self._outcome = error, outcome_of(error)

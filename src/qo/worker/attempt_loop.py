@@ -1,7 +1,7 @@
 """The event loop of a thread that runs plain functions. Middleware is async, so it needs one around them."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -58,6 +58,23 @@ class AttemptLoop:
             for task in asyncio.all_tasks(loop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it ignored its cancellation
             loop.close()
+
+
+def call_without_loop(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a plain function as in a thread without a running event loop, so that it can call asyncio.run."""
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - the public function raises if there is none
+    task = None if loop is None else asyncio.current_task(loop)
+    if loop is None or task is None:
+        return function(*args, **kwargs)
+    try:
+        # Python has no public way to nest event loops. From 3.14 on, a thread has one current task, whatever its loop.
+        asyncio._leave_task(loop, task)  # noqa: SLF001
+        asyncio._set_running_loop(None)  # noqa: SLF001
+        return function(*args, **kwargs)
+    finally:
+        asyncio._set_running_loop(loop)  # noqa: SLF001
+        if asyncio.current_task(loop) is None:  # not if an exception from outside came before `_leave_task`
+            asyncio._enter_task(loop, task)  # noqa: SLF001
 
 
 def _nothing() -> None: ...

@@ -29,7 +29,7 @@ from qo.model import Task
 from qo.model.text import LOG_LIMIT
 from qo.running_task import ProgressReport, reporting, running
 from qo.tasks import STYLES, Arguments, Handler
-from qo.worker.attempt_loop import AttemptLoop
+from qo.worker.attempt_loop import AttemptLoop, call_without_loop
 from qo.worker.lifespan import LifespanThread
 from qo.worker.log_capture import LogCapture
 from qo.worker.run import RunOutcome, encode_result, outcome_of
@@ -211,7 +211,7 @@ class ChildHandlers:
 async def _call_through(request: ChildRequest, function: Callable[..., Any], arguments: Arguments) -> Any:
     async def call() -> Any:
         args, kwargs = arguments.decode(request.task.payload)
-        result = function(*args, **kwargs)
+        result = call_without_loop(function, args, kwargs)
         return await result if inspect.isawaitable(result) else result
 
     middleware = tuple(find(module, name) for module, name in request.middleware)

@@ -16,7 +16,7 @@ from qo.errors import Cancelled
 from qo.hooks import Hooks, WorkerContext, call_through, working
 from qo.running_task import reporting, running
 from qo.tasks import Executor
-from qo.worker.attempt_loop import AttemptLoop
+from qo.worker.attempt_loop import AttemptLoop, call_without_loop
 from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, encode_result
 from qo.worker.start_queue import StartQueue
 
@@ -161,7 +161,7 @@ class ThreadExecutor:
     async def _call_through(self, run: Run) -> Any:
         async def call() -> Any:
             args, kwargs = run.handler.arguments.decode(run.task.payload)
-            return run.handler.function(*args, **kwargs)
+            return call_without_loop(run.handler.function, args, kwargs)
 
         with tracing.running(run.task):
             return await call_through(self._hooks.middleware, plain_task(run.task), call)
