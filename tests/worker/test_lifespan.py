@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qo.clock import boot_clock
 from qo.errors import InvalidSetting
 from qo.hooks import current_worker
 from qo.model import Status
@@ -153,6 +154,45 @@ async def test_a_handler_that_blocks_the_event_loop_gives_the_others_a_new_lifes
         blocking = await bench.submit("block")
         await until(lambda: len(entered) == 2)
         assert (await bench.ended(await bench.submit("work"))).status is Status.COMPLETED
+        go.set()
+        assert (await bench.ended(blocking)).status is Status.COMPLETED
+
+
+async def test_a_new_lifespan_that_blocks_its_event_loop_for_long_is_entered_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_executor, "STALL_TIMEOUT", 0.2)
+    go, ready, entered = threading.Event(), threading.Event(), list[int]()
+
+    async def life() -> AsyncIterator[hooked.Pool]:
+        entered.append(1)
+        if len(entered) > 1:
+            ready.wait()
+        yield hooked.Pool()
+
+    async def block() -> None:
+        go.wait()
+
+    checked_at: list[float] = []
+    is_stalled = loop_executor.LoopExecutor.is_stalled
+
+    def recorded(executor: loop_executor.LoopExecutor) -> bool:
+        if len(entered) > 1:
+            checked_at.append(boot_clock())
+        return is_stalled(executor)
+
+    monkeypatch.setattr(loop_executor.LoopExecutor, "is_stalled", recorded)
+    bench.registry.hooks.set_lifespan(life)
+    bench.handle(block)
+    bench.handle(hooked.afetch, "work")
+    async with bench.working():
+        blocking = await bench.submit("block")
+        await until(lambda: len(entered) == 2)
+        waiting = await bench.submit("work")
+        await until(lambda: len(checked_at) > 2 and checked_at[-1] - checked_at[0] > 3 * loop_executor.STALL_TIMEOUT)
+        ready.set()
+        assert (await bench.ended(waiting)).status is Status.COMPLETED
+        assert len(entered) == 2
         go.set()
         assert (await bench.ended(blocking)).status is Status.COMPLETED
 

@@ -5,6 +5,7 @@ import logging
 import threading
 from concurrent.futures import Future
 
+from qo.clock import Clock, boot_clock
 from qo.errors import QoError
 from qo.hooks import LifespanFunction, WorkerContext, context_manager, working
 
@@ -20,8 +21,9 @@ class LifespanFailed(QoError):
 class OpenLifespan:
     """One instance of a lifespan. Its methods are called on its event loop, if not stated otherwise."""
 
-    def __init__(self, function: LifespanFunction, worker_id: str) -> None:
+    def __init__(self, function: LifespanFunction, worker_id: str, clock: Clock = boot_clock) -> None:
         self._function, self._worker_id = function, worker_id
+        self._clock, self._opened_at = clock, clock()
         self.entered: Future[WorkerContext] = Future()  # may be awaited or read by any thread
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -55,6 +57,10 @@ class OpenLifespan:
         await asyncio.wait([self._task], timeout=LEAVE_TIMEOUT)
         if not self._task.done():
             log.warning("the lifespan did not end within %g s", LEAVE_TIMEOUT)
+
+    def is_entering(self) -> bool:
+        """Whether it has neither yielded nor failed, and ENTER_TIMEOUT is not over. From any thread."""
+        return not self.entered.done() and self._clock() - self._opened_at <= ENTER_TIMEOUT
 
     def wait(self, timeout: float) -> WorkerContext:
         """Wait until the lifespan has yielded. For other threads. Raises LifespanFailed."""

@@ -127,7 +127,7 @@ class LoopExecutor:
         """Enter the lifespan on this loop. Runs wait until it has yielded."""
         if self._hooks.lifespan is None:
             return None
-        lifespan = OpenLifespan(self._hooks.lifespan, self._worker_id)
+        lifespan = OpenLifespan(self._hooks.lifespan, self._worker_id, self._clock)
         lifespan.entered.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._start_handed))
         self._loop.call_soon_threadsafe(lifespan.start)
         return lifespan
@@ -184,9 +184,13 @@ class LoopExecutor:
     # --- stalled loops
 
     def is_stalled(self) -> bool:
-        """Ping the loop. Returns True if it has not answered for STALL_TIMEOUT: a handler blocks it."""
+        """Ping the loop. Returns True if it has not answered for STALL_TIMEOUT: a handler blocks it.
+
+        A lifespan may block it for longer while it is entered. On another loop it would only start again.
+        """
         now = self._clock()
-        if self._ticked_at >= self._pinged_at:
+        is_entering = self._lifespan is not None and self._lifespan.is_entering()
+        if is_entering or self._ticked_at >= self._pinged_at:
             self._pinged_at = now
             self._loop.call_soon_threadsafe(self._tick)
         return now - self._pinged_at > STALL_TIMEOUT
