@@ -6,7 +6,8 @@ from collections.abc import Callable
 import click
 from rich.text import Text
 
-from qo.cli.context import Invocation, common, examples, option, unique
+from qo.cli.context import Invocation, common, examples, option
+from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.errors import TaskNotFound
 from qo.model import FINISHED, Event
@@ -17,17 +18,17 @@ _POLL_INTERVAL = 1.0  # seconds
 
 @click.command("logs", epilog=examples("qo logs 0f0190a4-...", "qo logs ID --attempt 2", "qo logs ID --follow"))
 @common
-@click.argument("task_id", metavar="ID")
+@click.argument("given_id", type=TASK_ID, metavar="ID")
 @option("--attempt", type=click.IntRange(1), help="Only this attempt.  [default: all]")
 @option("--follow", is_flag=True, help="Print each attempt when it ends, until the task has finished.")
-def command(call: Invocation, task_id: str, *, attempt: int | None, follow: bool) -> None:
+def command(call: Invocation, given_id: str, *, attempt: int | None, follow: bool) -> None:
     """Show what the handler of a task has logged: the last 100 lines or 16 KiB of each attempt.
 
     The lines are stored when an attempt ends. Attempts that were cancelled or whose worker died have none.
     """
-    (task_id,) = unique((task_id,))
 
     async def work(client: Client) -> list[Event]:
+        (task_id,) = await whole_ids(client, (given_id,))
         return await _logs(client, task_id, attempt, follow=follow, show=lambda event: _show(call, event))
 
     events = call.run(work)
