@@ -197,6 +197,35 @@ async def test_a_new_lifespan_that_blocks_its_event_loop_for_long_is_entered_onc
         assert (await bench.ended(blocking)).status is Status.COMPLETED
 
 
+async def test_a_new_lifespan_that_hangs_hands_its_tasks_back_and_is_entered_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_executor, "STALL_TIMEOUT", 0.2)
+    go, entered = threading.Event(), list[int]()
+
+    async def life() -> AsyncIterator[hooked.Pool]:
+        entered.append(1)
+        if len(entered) == 2:
+            await asyncio.Event().wait()
+        yield hooked.Pool()
+
+    async def block() -> None:
+        go.wait()
+
+    bench.registry.hooks.set_lifespan(life)
+    bench.handle(block)
+    bench.handle(hooked.afetch, "work")
+    async with bench.working():
+        monkeypatch.setattr(lifespan, "ENTER_TIMEOUT", 0.5)
+        blocking = await bench.submit("block")
+        await until(lambda: len(entered) == 2)
+        assert (await bench.ended(await bench.submit("work"))).status is Status.COMPLETED
+        assert len(entered) == 3
+        assert "the lifespan did not yield within 0.5 s; handing 1 tasks back" in caplog.text
+        go.set()
+        assert (await bench.ended(blocking)).status is Status.COMPLETED
+
+
 async def test_run_explains_where_it_cannot_be_used(bench: Bench) -> None:
     async def work() -> None:
         current_worker().run(asyncio.sleep(0))

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 from qo.clock import Clock, boot_clock
 from qo.errors import QoError
@@ -34,14 +35,19 @@ class OpenLifespan:
     async def _hold(self) -> None:
         # Set first: `os._exit` then raises an exception instead of ending the process (process_exit.py).
         working.set(WorkerContext(self._worker_id))
+        limit = asyncio.timeout(ENTER_TIMEOUT)
         try:
-            async with context_manager(self._function) as state:
+            async with limit, context_manager(self._function) as state:
+                limit.reschedule(None)
                 context = WorkerContext(self._worker_id, state, asyncio.get_running_loop())
                 working.set(context)
                 self.entered.set_result(context)
                 await self._over.wait()
         except BaseException as error:
-            if self.entered.done():
+            if limit.expired():
+                with suppress(InvalidStateError):  # `Executors.open` reached the same limit first and cancelled it
+                    self.entered.set_exception(_too_late(ENTER_TIMEOUT))
+            elif self.entered.done():
                 log.exception("the lifespan failed while it ended")
             else:
                 log.exception("the lifespan failed")
@@ -67,7 +73,11 @@ class OpenLifespan:
         try:
             return self.entered.result(timeout)
         except TimeoutError:
-            raise LifespanFailed(f"the lifespan did not yield within {timeout:g} s") from None
+            raise _too_late(timeout) from None
+
+
+def _too_late(timeout: float) -> LifespanFailed:
+    return LifespanFailed(f"the lifespan did not yield within {timeout:g} s")
 
 
 def _shown(error: BaseException) -> str:
