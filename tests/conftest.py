@@ -36,7 +36,7 @@ GROUPS = {
 SERVERS = {"postgres": "postgres", "redis_server": "redis", "redis": "redis"}  # fixture or parameter: group
 # Before all others, so that none of them runs alone at the end.
 LONG = (
-    r"docs/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue|audit)|worker/test_(poison|pauses)"
+    r"docs/|examples/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue|audit)|worker/test_(poison|pauses)"
     r"|engines/test_(per_task_costs|log_simulation|layouts_(lost_answers|races)|.*_(restart|processes))"
 )
 GOODBYE = 60.0  # seconds

@@ -165,7 +165,7 @@ def test_the_engine_in_five_steps_is_an_engine(desk: Path) -> None:
 
 
 def test_documents_link_only_to_what_exists() -> None:
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
     assert len(documents) > 8
     for document in documents:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
