@@ -16,6 +16,7 @@ QoError
 ├── Conflict          a compare-and-set write lost its race; reload and try again
 └── StorageError      the store could not be reached, is full, or denied access
     ├── Refused          the store rejects this, and repeating it does not help
+    │   ├── ObjectTooLarge   the store rejects an object because of its size; submit fewer tasks at once
     │   ├── NewerFormat      a newer qo has written the store; this version must not use it
     │   ├── DamagedTask      a stored task cannot be read; the others can
     │   └── DamagedNote      a stored note cannot be read; the others can
@@ -126,6 +127,10 @@ class StorageError(QoError):
 
 class Refused(StorageError):
     """The store rejects this, and repeating it does not help: wrong credentials, no permission, no such bucket."""
+
+
+class ObjectTooLarge(Refused):
+    """The store, or a proxy in front of it, rejects an object because of its size. Submit fewer tasks at once."""
 
 
 class NewerFormat(Refused):

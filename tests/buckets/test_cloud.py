@@ -11,7 +11,7 @@ from qo.buckets import open_bucket
 from qo.buckets.address import parse_address
 from qo.buckets.store_clock import StoreClock, least_offset
 from qo.clock import system_clock
-from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
+from qo.errors import InvalidSetting, ObjectTooLarge, OutcomeUnknown, StorageError
 from qo.testing import BucketContract, Faults, Latency, ManualClock, S3Server
 from qo.testing.s3_server import Request, S3Answer, S3Objects
 from tests.servers.azurite import ACCOUNT, KEY
@@ -144,6 +144,13 @@ class Refusing(S3Objects):
             return super().answer(request)
         self.times -= 1
         return self.refusal(self.status)
+
+
+async def test_an_object_that_is_too_large_for_the_store_is_refused_as_such() -> None:
+    async with S3Server(objects=Refusing(413, 1)) as server:
+        bucket = open_bucket(server.url)
+        with pytest.raises(ObjectTooLarge, match="refuses large because of its size"):
+            await bucket.put("large", b"value", expected=NEW)
 
 
 @pytest.mark.parametrize("status", [409, 429])

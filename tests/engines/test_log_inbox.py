@@ -69,9 +69,9 @@ async def pretend_a_large_image(bucket: Bucket) -> None:
 async def test_a_worker_that_waits_finds_a_submission_and_claims_it_in_the_commit_that_adds_it(
     bucket: CountingBucket, producer: ReplicatedLogEngine, worker: ReplicatedLogEngine
 ) -> None:
+    assert await claim(worker) == []
     assert await producer.add([new(1), new(2)]) == [(task_id(1), True), (task_id(2), True)]
     assert await waiting(bucket) == 1
-    assert await claim(worker) == []
     await worker.wait(claim_request(), 60)
     before = bucket.requests["put"]
     tasks = await claim(worker)

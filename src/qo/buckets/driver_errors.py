@@ -8,7 +8,7 @@ import re
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from qo.buckets.address import BucketAddress
-from qo.errors import Conflict, OutcomeUnknown, QoError, Refused, StorageError
+from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, QoError, Refused, StorageError
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -21,6 +21,8 @@ _CREDENTIAL_CODES = {
     "InvalidToken",
     "ExpiredToken",
 }
+_SIZE_CODES = {"EntityTooLarge", "RequestBodyTooLarge", "MaxMessageLengthExceeded"}
+_TOO_LARGE = 413
 _SERVER_ERRORS = 500
 _TOO_MANY = 429
 _CONFLICT = 409
@@ -46,6 +48,8 @@ def to_qo_error(error: BaseException, address: BucketAddress, key: str, *, writi
         return Conflict(f"{key} was written by another process")
     if status in (401, 403):
         return Refused(_denied(code, address))
+    if status == _TOO_LARGE or code in _SIZE_CODES:
+        return ObjectTooLarge(f"{address} refuses {key} because of its size; submit less at once, or raise its limit")
     return _transport_error(error, address, status, writing=writing)
 
 

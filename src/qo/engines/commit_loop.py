@@ -13,7 +13,7 @@ from typing import Any
 
 from qo.bucket import Bucket
 from qo.engines.contention import ContentionSignal, WriterFairness
-from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
+from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
 
 _CONFLICT = "{} was written by another process first; nothing of this call was kept: try it again"
@@ -104,6 +104,13 @@ class CommitLoop(ABC):
     async def _serve_batch(self, batch: list[PendingCall]) -> None:
         try:
             await self._commit(batch)
+        except ObjectTooLarge as error:
+            self._forget()
+            parts = self._after_refusal(batch)
+            if not parts:
+                _fail(batch, ObjectTooLarge, *error.args, cause=error)
+            for part in parts:
+                await self._serve_batch(part)
         except QoError as error:
             self._forget()
             _fail(batch, type(error), *error.args, cause=error)
@@ -144,6 +151,10 @@ class CommitLoop(ABC):
 
     async def _wait_for_turn(self) -> None:  # noqa: B027 - optional
         """Called before each batch."""
+
+    def _after_refusal(self, batch: list[PendingCall]) -> list[list[PendingCall]]:  # noqa: ARG002
+        """The batches to try instead of one that is too large for the store: none, if its calls fail."""
+        return []
 
     @property
     @abstractmethod

@@ -23,7 +23,7 @@ from qo.engines.replicated_log.record_store import LogRecord, RecordStore
 from qo.engines.replicated_log.replica import START, LogPosition, Replica
 from qo.engines.replicated_log.shard_inbox import IngestCall, ShardInbox
 from qo.engines.replicated_log.tail_proof import TailProof
-from qo.errors import Conflict, OutcomeUnknown, StorageError
+from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, StorageError
 from qo.ids import new_token
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable
@@ -71,6 +71,7 @@ class LogCommits(CommitLoop):
         self._process = new_token()
         self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
         self._ingest: IngestCall | None = None  # in the same transaction
+        self._refused: IngestCall | None = None  # in the last record, which was too large for the store
         self.lost_at = float("-inf")  # when another process won a number, by the clock of the event loop
         self._last_write = 0.0, float("-inf")  # how long it took, and when it ended
         self._answered_at = START  # the position at which the last batch was run
@@ -171,7 +172,8 @@ class LogCommits(CommitLoop):
         start, began = self._proof.begin(), asyncio.get_running_loop().time()
         try:
             await self._append(record)
-        except BaseException:
+        except BaseException as error:
+            self._refused = self._ingest if isinstance(error, ObjectTooLarge) else None
             self._forget()
             raise
         self._proof.proved(start)
@@ -189,6 +191,15 @@ class LogCommits(CommitLoop):
             self._last_write = took, asyncio.get_running_loop().time()
         if ingest is not None:
             self._inbox.settle(ingest)
+
+    def _after_refusal(self, batch: list[PendingCall]) -> list[list[PendingCall]]:
+        refused, self._refused = self._refused, None
+        if refused is not None:  # fewer submissions are added next time, or none
+            self._inbox.refuse_size(refused)
+            return [batch]
+        self._max_batch_bytes = max(1, min(self._max_batch_bytes, sum(call.size for call in batch)) // 2)
+        middle = len(batch) // 2
+        return [batch[:middle], batch[middle:]] if middle else []
 
     async def _append(self, record: LogRecord) -> None:
         """Create the record, and make sure that its number was never used by a record that was deleted since.

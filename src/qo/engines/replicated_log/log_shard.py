@@ -27,7 +27,7 @@ from qo.engines.replicated_log.submission_inbox import forget_producers, old_pro
 from qo.engines.replicated_log.submissions import SubmissionStream
 from qo.engines.replicated_log.tail_proof import ProofStart, TailProof
 from qo.engines.table_engine import Answer, TableEngine
-from qo.model import Added, Change, ClaimRequest, Counts, Filter, NewTask, Status, Task, check_distinct
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Status, Task, check_distinct
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
@@ -140,8 +140,14 @@ class LogShard(TableEngine):
         def work(table: SqliteTable) -> list[Task]:
             return table.claim(request, self._clock())
 
+        async def ask() -> list[Task]:
+            return await around_damage(
+                lambda: self._commits.ask(work, self._hand_backs.start, request), self._set_aside
+            )
+
         await self._consume_own()
-        return await around_damage(lambda: self._commits.ask(work, self._hand_backs.start, request), self._set_aside)
+        claimed = await ask()
+        return await ask() if not claimed and await self._has_late_batch() else claimed
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
@@ -181,7 +187,19 @@ class LogShard(TableEngine):
         await self._consume_own(is_submitting=is_submitting)
         return await around_damage(lambda: self._commits.ask(work, abandoned, size=size), self._set_aside)
 
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        """Looks into the inbox only for tasks that the log does not have."""
+        found = await self._read_records(lambda reader: reader.get(ids))
+        return await super().get(ids) if None in found else found
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self._read_records(lambda reader: reader.history(task_id)) or await super().history(task_id)
+
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
+        await self._inbox.look(self._commit_nothing)
+        return await self._read_records(work)
+
+    async def _read_records(self, work: Callable[[SqliteReader], Answer]) -> Answer:
         return await around_damage(lambda: self._current(lambda replica: replica.read(work)), self._set_aside)
 
     async def _current(self, work: Callable[[Replica], Answer]) -> Answer:
@@ -204,6 +222,7 @@ class LogShard(TableEngine):
             return Snapshot(replica.read(lambda reader: reader.find(Filter(), _ALL, None, now)), position.seq)
 
         now = self._clock()
+        await self._inbox.look(self._commit_nothing)
         return await around_damage(lambda: self._current(work), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
@@ -237,14 +256,18 @@ class LogShard(TableEngine):
             if self._inbox.next_call(now, is_claiming=True) is not None:
                 await self._commit_nothing()
             is_known = self._live.is_open and self._proof.is_younger_than(_MAX_CANDIDATE_AGE)
-            return await (self._live.read(work) if is_known and not is_fresh else self._current(work))
+            found = await (self._live.read(work) if is_known and not is_fresh else self._current(work))
+            if not found and await self._has_late_batch():
+                await self._commit_nothing()
+                found = await self._current(work)
+            return found
 
         return await around_damage(ask, self._set_aside)
 
     async def leased_under(self, lease_id: str) -> list[Task]:
         """The tasks that a claim has leased here."""
         now = self._clock()
-        return await self._read(lambda reader: reader.leased_under(lease_id, now))
+        return await self._read_records(lambda reader: reader.leased_under(lease_id, now))
 
     async def _notice_news(self) -> None:
         """Look for records and submissions. A listing shows both, and a read of the next record only records, sooner.
@@ -293,6 +316,12 @@ class LogShard(TableEngine):
             own = frozenset(self._stream.written)
             await self._inbox.consume_all(self._commit_nothing, own)
             self._stream.written -= own
+
+    async def _has_late_batch(self) -> bool:
+        """List before a worker that found no task goes idle, or ends because the queue is empty."""
+        if self._inbox.is_late:
+            await self._inbox.scan()
+        return self._inbox.has_batch
 
     async def _commit_nothing(self) -> None:
         """Commit what waits in the inbox."""

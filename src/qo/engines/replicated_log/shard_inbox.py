@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from qo.clock import Clock
 from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix, submission_key
 from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionInbox, SubmissionNumber
 from qo.engines.retry import retry
-from qo.errors import StorageError
+from qo.errors import Refused, StorageError
 from qo.sqlite_tables.damage import BadRow, DamageFound
 from qo.sqlite_tables.table import SqliteTable
 
@@ -25,6 +26,8 @@ _BUSY_INTERVAL = 1.0  # seconds between listings of a busy one; a listing costs 
 _MAX_STREAMS, _MAX_WIDTH = 8, 8  # producers whose next submissions are read without a listing, and how many of each
 _MAX_LISTED = 1000  # keys
 _MAX_IDLE_ROUNDS = 3  # of `consume_all` without progress
+_MAX_READER_COMMITS = 8  # of one reader, for submissions that it finds
+_MAX_READER_LISTINGS = 5  # that readers may make at once; one more each second
 
 
 class _ActiveStream(NamedTuple):
@@ -69,6 +72,9 @@ class ShardInbox:
         self._moves = 0  # submissions that were added or set aside
         self._background: set[asyncio.Task[None]] = set()
         self._scanning: asyncio.Task[None] | None = None
+        self._listings, self._refilled_at = 0.0, float("-inf")  # that readers may make now
+        self._looked_at = float("-inf")
+        self._may_add = True
 
     @property
     def has_batch(self) -> bool:
@@ -85,9 +91,14 @@ class ShardInbox:
         interval = _ACTIVE_INTERVAL if now - self._found_at < _ACTIVE_TIME else _QUIET_INTERVAL
         return now - self._listed_at >= interval
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the last listing is a while ago."""
+        return asyncio.get_running_loop().time() - self._looked_at >= _BUSY_INTERVAL
+
     async def scan(self) -> bool:
         """List what follows the last record, and read the submissions. Returns whether there are new records."""
-        self._listed_at = asyncio.get_running_loop().time()
+        self._listed_at = self._looked_at = asyncio.get_running_loop().time()
         keys = await retry(self._list)
         self._inbox.notice(keys)
         if len(keys) >= _MAX_LISTED:
@@ -156,6 +167,10 @@ class ShardInbox:
         else:
             self._inbox.refuse(call.batch, error)
 
+    def refuse_size(self, call: IngestCall) -> None:
+        """Call when the store refused the record of the call because of its size."""
+        self._inbox.refuse_size(call.batch)
+
     def _expect_more(self, consumed: Sequence[SubmissionNumber]) -> None:
         now = asyncio.get_running_loop().time()
         self._forget_streams(now)
@@ -197,9 +212,31 @@ class ShardInbox:
             if is_last:
                 return commits
 
-    async def _consume(self, due: set[SubmissionNumber], commit: Callable[[], Awaitable[object]]) -> int:
+    async def look(self, commit: Callable[[], Awaitable[object]]) -> None:
+        """List for a reader, and add what waits. Frequent readers may list once a second: a listing is expensive."""
+        now = asyncio.get_running_loop().time()
+        self._listings, self._refilled_at = min(_MAX_READER_LISTINGS, self._listings + now - self._refilled_at), now
+        if self._listings >= 1 and self._may_add:
+            self._listings, self._looked_at = self._listings - 1, now
+            with suppress(Refused):  # this process may not list submissions, and need not
+                await self._inbox.scan()
+            await self.consume_some(commit)
+
+    async def consume_some(self, commit: Callable[[], Awaitable[object]]) -> int:
+        """Add submissions that are known to wait, if this process can, with few commits. Returns their number."""
+        try:
+            return await self._consume(self._inbox.numbers, commit, _MAX_READER_COMMITS)
+        except Refused:
+            self._may_add = False
+        except StorageError as error:
+            log.warning("submissions that wait were not added, so they are not shown: %s", error)
+        return 0
+
+    async def _consume(
+        self, due: set[SubmissionNumber], commit: Callable[[], Awaitable[object]], max_commits: int = sys.maxsize
+    ) -> int:
         commits = idle_rounds = 0
-        while due and idle_rounds < _MAX_IDLE_ROUNDS:
+        while due and idle_rounds < _MAX_IDLE_ROUNDS and commits < max_commits:
             before = len(due), self._moves
             await self._inbox.read()
             if self.has_batch:

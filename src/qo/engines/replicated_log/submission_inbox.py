@@ -125,8 +125,8 @@ class SubmissionInbox:
         self._waiting: dict[SubmissionNumber, WaitingSubmission | None] = {}  # None: not read yet
         self._gaps: dict[SubmissionNumber, int] = {}
         self._set_aside: set[SubmissionNumber] = set()
-        self._newer: set[str] = set()  # producers whose objects only a newer qo can read
-        self._max_objects = MAX_OBJECTS
+        self._left: set[str] = set()  # producers whose objects this process cannot add
+        self._max_objects, self._max_size = MAX_OBJECTS, MAX_PAYLOADS
         self._after = ""  # where the next scan begins
 
     @property
@@ -154,7 +154,7 @@ class SubmissionInbox:
             if name is None or name.kind is not FrameKind.SUBMISSION or name.token is None:
                 continue
             number = SubmissionNumber(name.token, name.first)
-            if number not in self._set_aside and number.producer not in self._newer:
+            if number not in self._set_aside and number.producer not in self._left:
                 self._waiting.setdefault(number, None)
 
     async def scan(self) -> None:
@@ -180,7 +180,7 @@ class SubmissionInbox:
         for number, found in (await self._get(unread)).items():
             if found is None:  # another process has added and deleted it
                 self._waiting.pop(number, None)
-            elif number.producer not in self._newer:
+            elif number.producer not in self._left:
                 self._waiting[number] = found
 
     def _next_batch(self) -> Iterator[tuple[SubmissionNumber, WaitingSubmission | None]]:
@@ -189,7 +189,7 @@ class SubmissionInbox:
         for place, (number, found) in enumerate(self._waiting.items()):
             if found is not None:
                 tasks, size = tasks + len(found.tasks), size + found.size
-            if place and (tasks > MAX_TASKS or size > MAX_PAYLOADS or place == self._max_objects):
+            if place and (tasks > MAX_TASKS or size > self._max_size or place == self._max_objects):
                 return
             yield number, found
 
@@ -198,7 +198,7 @@ class SubmissionInbox:
         numbers = [SubmissionNumber(due.producer, n) for n in range(due.n, min(known, due.n + _MAX_GAP))]
         age = Age(self._elapsed, self._wall)
         found = await self._get(numbers)
-        if due.producer in self._newer:
+        if due.producer in self._left:
             return
         numbers = [*found]
         filled = dict[SubmissionNumber, WaitingSubmission | None]()
@@ -265,7 +265,7 @@ class SubmissionInbox:
         return WaitingSubmission(number.n + 1, age, problem=problem)
 
     def _leave(self, producer: str) -> None:
-        self._newer.add(producer)
+        self._left.add(producer)
         self._waiting = {number: found for number, found in self._waiting.items() if number.producer != producer}
 
     def batch(self) -> SubmissionBatch | None:
@@ -303,6 +303,18 @@ class SubmissionInbox:
             return
         for number, found in batch.waiting.items():
             self._waiting[number] = found._replace(problem=f"{self._key(number)} cannot be added: {error}")
+
+    def refuse_size(self, batch: SubmissionBatch) -> None:
+        """Call when the store refused the record of the batch because of its size: the next batch is smaller.
+
+        An object that is too large alone waits with its successors. Another process may have another way to the store.
+        """
+        if len(batch.waiting) > 1:
+            self._max_size = min(self._max_size, sum(found.size for found in batch.waiting.values())) // 2
+            return
+        for number in batch.waiting:
+            log.error("%s waits: the store refuses a record with its tasks because of its size", self._key(number))
+            self._leave(number.producer)
 
     async def without_objects(self, producers: Sequence[str]) -> list[str]:
         """Those of the producers that have no object in the shard."""
