@@ -1,7 +1,8 @@
 #!/bin/sh
 # Writes the files of this folder: every package that `make` installs, with the hashes of all its files, for all platforms.
-# Versions are those of constraints.txt. A package that is not there yet gets its newest version: add it. uv, and the two test servers
-# below, have files of their own, because what they pin is not what qo uses. azurite/ is a lock for npm, without addresses.
+# Versions are those of constraints.txt. A package that is not there yet gets its newest version: add it. uv, the two test servers
+# below and the documentation site have files of their own, because what they pin is not what qo uses. azurite/ is a lock for npm, without
+# addresses.
 set -eu
 cd "$(dirname "$0")/.."
 compile() {
@@ -14,6 +15,7 @@ for extra in web dev; do
 done
 echo 'ministack==1.5.33' | compile ministack.txt -
 echo 'oidc-provider-mock==0.3.4' | compile oidc.txt -
+printf 'mkdocs-material==9.8.1\nmkdocstrings[python]==1.0.8\n' | compile docs.txt -
 echo uv | compile uv.txt -
 if command -v npm >/dev/null; then
     cd requirements/azurite

@@ -1,0 +1,112 @@
+"""What the page about deployment says: units, manifests and images have options that exist, and probes that pass."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from qo.cli import main
+from tests.docs.commands import check_command
+from tests.servers.process import free_ports, running
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deployment.md").read_text()
+MARGIN = 15  # seconds that the page demands beyond the grace period of a worker
+
+
+def files(language: str) -> dict[str, str]:
+    """The blocks of a language, which name their files in their first lines."""
+    found = re.findall(rf"^```{language}\n(# (\S+)\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return {name: text for text, name in found}
+
+
+def option(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+def seconds(duration: str) -> int:
+    return int(duration.removesuffix("s"))
+
+
+@pytest.mark.parametrize(("name", "text"), files("ini").items(), ids=lambda value: Path(value.split("\n")[0]).stem)
+def test_a_unit_is_valid(name: str, text: str, tmp_path: Path) -> None:
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    unit.read_string(text)
+    service = unit["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    check_command(words)
+    assert service["KillMode"] == "mixed", "a worker process must not get the signal twice"
+    if words[0] == "worker":
+        assert int(service["TimeoutStopSec"]) >= seconds(option(words, "--grace")) + MARGIN
+    if shutil.which("systemd-analyze"):
+        path = tmp_path / Path(name).name
+        path.write_text(text.replace(program, sys.executable).replace("User=myproject", "User=root"))
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True)  # noqa: PLW1510
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_services_of_compose_are_valid() -> None:
+    services = yaml.safe_load(files("yaml")["compose.yaml"])["services"]
+    ours = [service for service in services.values() if "build" in service]
+    assert len(ours) == 3
+    for service in ours:
+        check_command(service["command"])
+        assert service["environment"]["QO_URL"].startswith("postgresql://")
+        assert all(name in services for name in service["depends_on"])
+    worker = services["worker"]
+    assert seconds(worker["stop_grace_period"]) >= seconds(option(worker["command"], "--grace")) + MARGIN
+
+
+def test_the_image_starts_a_worker_that_gets_signals() -> None:
+    lines = dict(line.split(" ", 1) for line in files("dockerfile")["Dockerfile"].splitlines() if line)
+    assert yaml.safe_load(lines["ENTRYPOINT"]) == ["qo"]
+    check_command(yaml.safe_load(lines["CMD"]))
+
+
+def manifest(name: str) -> Any:
+    return next(iter(yaml.safe_load_all(files("yaml")[name])))["spec"]["template"]["spec"]
+
+
+def test_a_pod_has_time_to_finish_its_tasks() -> None:
+    pod = manifest("worker.yaml")
+    (worker,), (migrate,) = pod["containers"], pod["initContainers"]
+    check_command(worker["args"])
+    check_command(migrate["args"])
+    assert pod["terminationGracePeriodSeconds"] >= seconds(option(worker["args"], "--grace")) + MARGIN
+    assert worker["ports"][0]["containerPort"] == int(option(worker["args"], "--metrics-port"))
+
+
+def status(port: int, path: str, host: str) -> int:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return int(error.code)
+
+
+def test_the_probes_of_a_pod_pass(tmp_path: Path) -> None:
+    (server,) = manifest("server.yaml")["containers"]
+    url, (port,) = f"sqlite:///{tmp_path}/qo.db", free_ports(1)
+    made = CliRunner().invoke(main, ["--url", url, "token", "create", "--name", "ops", "--scopes", "admin"])
+    assert made.exit_code == 0, made.output
+    command = [sys.executable, "-m", "qo", *server["args"], "--port", str(port)]
+    environ = {"QO_URL": url, "PYTHONPATH": str(ROOT / "src")}
+    with running(command, tmp_path, f"http://127.0.0.1:{port}/healthz", environ):
+        for name in ("livenessProbe", "readinessProbe"):
+            probe = server[name]["httpGet"]
+            ((header, host),) = [tuple(each.values()) for each in probe["httpHeaders"]]
+            assert (header, status(port, probe["path"], host)) == ("Host", 200)
+            assert status(port, probe["path"], "10.1.2.3:8000") == 400  # what a kubelet sends by itself
