@@ -147,7 +147,7 @@ def test_a_tq_handler_enqueues_where_its_worker_serves(call: Any, processes: Any
     (processes.folder / "served.py").write_text(TQ)
     lose_first(call)
     call.submit("first", "--input", '"y"')
-    worker = processes.start("worker", "served:tq", *QUICK)
+    worker = processes.start("worker", "served:tq", *QUICK, "--lease", "60")
     eventually(lambda: sorted(map(str, second_results(call))) == ["x", "y"])
     assert [path.name for path in processes.folder.glob("*.db")] == ["qo.db"]
     worker.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from qo.web.http.tokens import create_token
 
 SETTINGS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "phases": [Phase.generate]}
 NO_END = "/api/v1/events"
+MAX_ANSWER_TIME = 60.0  # seconds; the machine may be busy
 # The admin's comes often: only it gets past every check of scopes.
 TOKENS: dict[str, dict[str, Any]] = {
     "admin": {"scopes": [Scope.ADMIN]},
@@ -58,7 +59,7 @@ class Fuzz:
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         def one(case: Any) -> None:
             case.headers = (case.headers or {}) | {"Authorization": f"Bearer {next(self._tokens)}"}
-            response = case.call()
+            response = case.call(timeout=MAX_ANSWER_TIME)
             self.statuses[response.status_code] += 1
             case.validate_response(response, checks=[not_a_server_error])
 
