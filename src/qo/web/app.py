@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from litestar import Litestar, Request, Response, Router
 from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
+from litestar.openapi.spec import OpenAPI
 from litestar.types import Receive, Scope, Send
 
 from qo.client import Client, Settings, connect
@@ -51,10 +52,18 @@ class ApiParts(NamedTuple):
 
 
 class WebApp(Litestar):
-    """A Litestar application behind `Edge`, which also sees requests without a route."""
+    """The state and the lifespan of one server, behind `Edge`, which also sees requests without a route.
+
+    It has no routes of its own: all servers of a process share those of one application.
+    """
 
     edge: Edge
     files: pages.Files
+    shared: Litestar
+
+    @property
+    def openapi_schema(self) -> OpenAPI:
+        return self.shared.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
         if scope["type"] == ScopeType.HTTP:
@@ -66,9 +75,14 @@ class WebApp(Litestar):
         if scope["type"] == ScopeType.HTTP and (asset := self.files.find(scope)) is not None:
             await self.files.send(asset, scope, send)
         elif scope["type"] == ScopeType.HTTP:
-            await recorder_of(self.state)(scope, receive, send, super().__call__)
+            await recorder_of(self.state)(scope, receive, send, self._route)
         else:
             await super().__call__(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = scope["litestar_app"] = self
+        scope.setdefault("state", {})
+        await self.shared.asgi_handler(scope, receive, send)
 
 
 def create_app(
@@ -94,22 +108,36 @@ def create_app(
         retry_counts=RetryCounts(server.client.engine),
     )
     app = WebApp(
-        route_handlers=routers(),
-        state=State(server.state().dict() | parts._asdict()),
+        state=State(server.state().dict() | parts._asdict() | {"on_outdated": on_outdated}),
         lifespan=[lambda _: running(server, parts, on_outdated)],
         request_class=StrictRequest,
-        request_max_body_size=settings.body_limit,
-        before_request=admit,
-        exception_handlers={QoError: partial(_of_ours, on_outdated), HTTPException: of_http, Exception: of_bugs},
-        openapi_config=openapi.description(),
+        openapi_config=None,
         logging_config=None,
         debug=False,
     )
     app.edge, app.files = Edge(settings, server.in_flight), pages.Files(has_login=settings.oidc is not None)
+    app.shared = _routes(settings.body_limit)
+    app.routes = app.shared.routes
     return app
 
 
-def _of_ours(on_outdated: OnOutdated | None, request: Request[Any, Any, Any], error: QoError) -> Response[Problem]:
+@lru_cache(maxsize=8)
+def _routes(body_limit: int) -> Litestar:
+    """An application with all routes and no state. To register the routes takes Litestar 100 ms."""
+    return Litestar(
+        route_handlers=routers(),
+        request_class=StrictRequest,
+        request_max_body_size=body_limit,
+        before_request=admit,
+        exception_handlers={QoError: _of_ours, HTTPException: of_http, Exception: of_bugs},
+        openapi_config=openapi.description(),
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem]:
+    on_outdated: OnOutdated | None = request.app.state.on_outdated
     if isinstance(error, NewerFormat) and on_outdated is not None:
         on_outdated(error)
     return of_ours(request, error)
