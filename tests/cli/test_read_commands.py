@@ -175,7 +175,7 @@ def test_stats_counts_by_status_at_the_top(call: Any) -> None:
 def test_top_shows_one_frame(call: Any) -> None:
     call.submit("crawl")
     assert call.json("top")["stats"]["pending"] == 1
-    assert {"at", "stats", "workers", "recent_failures", "control"} == set(call.json("top"))
+    assert {"at", "stats", "workers", "batches", "running", "recent_failures", "control"} == set(call.json("top"))
     shown = call("top", "--once").stdout
     assert "crawl" in shown and "no workers" in shown
 

@@ -59,6 +59,7 @@ async def fill(path: Path) -> list[str]:
                 needs=(script,),
                 idempotency_key=script,
                 trace_id=script,
+                batch=script,
             )
             for task_id, script in zip(ids, SCRIPTS, strict=True)
         ]

@@ -77,6 +77,7 @@ def test_no_script_in_any_field_runs(page: Page, evil: tuple[Place, list[str]]):
     strangers = watched(page, queue)
     seen = Seen(page, queue)
     titles = {"#/": "Overview", "#/tasks": "Tasks", "#/workers": "Workers", "#/schedules": "Schedules"}
+    titles["#/batches"] = "Batches"
     titles |= {f"#/tasks/{task_id}": script for task_id, script in zip(ids, SCRIPTS, strict=True)}
     for where in titles:
         seen.go(where)

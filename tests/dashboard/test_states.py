@@ -106,6 +106,8 @@ def test_every_view_fits_and_can_be_read(
         "Tasks": "#/tasks?queue=shown",
         "explode": f"#/tasks/{failed_task}",
         "Workers": "#/workers",
+        "Batches": "#/batches",
+        "shown-1": "#/batches/shown-1",
         "Schedules": "#/schedules",
     }.items():
         there.go(where)
@@ -119,7 +121,7 @@ def test_every_view_fits_and_can_be_read(
 
 @pytest.fixture(scope="session")
 def failed_task(queue: Place) -> str:
-    task = queue.submit("explode", {"reason": "shown"}, queue="shown", max_retries=0)
+    task = queue.submit("explode", {"reason": "shown"}, queue="shown", max_retries=0, batch="shown-1")
     queue.until(task, "failed")
     return task
 

@@ -54,6 +54,7 @@ class World:
         task_id = new_id()
         payload = encode_value({"marker": f"{word}-payload"})
         new = NewTask(id=task_id, queue=queue, type=type, payload=payload, max_retries=0, trace_id=f"{word}-trace")
+        new = replace(new, batch="shared-batch" if state == "pending" else f"{word}-batch")
         if state == "scheduled":
             new, state = replace(new, delay=3600.0), "pending"
         await self.engine.add([new])
@@ -131,11 +132,13 @@ WHOLE_ONLY: dict[str, Any] = {"inside": frozenset()}
 
 about("POST", f"{V1}/tasks", body=NEW)
 about("POST", f"{V1}/tasks", body=NEW | {"idempotency_key": "mine-key"})
+about("POST", f"{V1}/tasks", body=NEW | {"batch": "shared-batch", "unique": {}})
 about("POST", f"{V1}/tasks/bulk", body={"tasks": [NEW, NEW]})
 about("GET", f"{V1}/tasks")
 about("GET", f"{V1}/tasks", query=f"?queue={MINE}&queue={SECRET}&type={TYPE}")
 about("GET", f"{V1}/tasks", query=f"?queue={SECRET}")
 about("GET", f"{V1}/tasks", query="?worker=secret-worker")
+about("GET", f"{V1}/tasks", query="?batch=shared-batch")
 about("GET", f"{V1}/tasks/{{task_id}}")
 about("GET", f"{V1}/tasks/{{task_id}}", "running")
 about("DELETE", f"{V1}/tasks/{{task_id}}")
@@ -151,6 +154,7 @@ about("POST", f"{V1}/tasks/replay", "failed", {})
 about("POST", f"{V1}/tasks/replay", "failed", {"queue": [SECRET]})
 about("GET", f"{V1}/queue/stats")
 about("GET", f"{V1}/workers", "running")
+about("GET", f"{V1}/batches")
 about("GET", f"{V1}/schedules")
 about("GET", f"{V1}/controls")
 for verb in ("pause", "resume"):
@@ -212,6 +216,16 @@ async def _drain(world: World, _: str) -> Made:
     return f"{V1}/workers/mine-worker/drain", None
 
 
+def _of_batch(state: str) -> Make:
+    """A batch of tasks of this state: others have pending ones in it, too."""
+
+    async def make(world: World, _: str) -> Made:
+        await world.add(state)
+        return f"{V1}/batches/{'shared' if state == 'pending' else 'mine'}-batch", None
+
+    return make
+
+
 def _on_schedule(end: str = "", body: Any = None) -> Make:
     async def make(world: World, _: str) -> Made:
         await world.schedule("mine-schedule", MINE, TYPE)
@@ -262,6 +276,8 @@ async def _foreign_worker(world: World, _: str) -> Made:
 
 
 CASES += [
+    Case(method="GET", path=f"{V1}/batches/{{name}}", make=_of_batch("pending")),
+    Case(method="GET", path=f"{V1}/batches/{{name}}", make=_of_batch("completed")),
     Case(method="GET", path=f"{V1}/schedules/{{name}}", make=_on_schedule()),
     Case(method="PUT", path=f"{V1}/schedules/{{name}}", make=_new_schedule),
     Case(method="DELETE", path=f"{V1}/schedules/{{name}}", make=_on_schedule()),

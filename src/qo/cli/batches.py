@@ -6,6 +6,7 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from qo.cli.context import DURATION, Invocation, common, examples, option
@@ -13,7 +14,7 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import duration, plural
 from qo.cli.rich_output import bar, data, table
 from qo.client import Client
-from qo.client.batches import BatchProgress, list_batches, read_progress
+from qo.client.batches import BatchProgress, find_batch, list_batches, read_progress
 from qo.model import check_batch_id
 
 _BAR_WIDTH = 30
@@ -21,7 +22,7 @@ _BAR_WIDTH = 30
 
 @click.group(
     "batch",
-    epilog=examples("qo batch list", "qo batch show thumbnails-3f9a0c2b", "qo batch watch thumbnails-3f9a0c2b"),
+    epilog=examples("qo batch list", "qo batch show thumbnails-3f9a0c2b", "qo batch watch thumbnails"),
 )
 @common
 def command(call: Invocation) -> None:
@@ -41,20 +42,19 @@ def list_(call: Invocation, limit: int) -> None:
     if not batches:
         call.console.print(Text("no batches among the newest tasks", style="dim"))
         return
-    rows = table("id", "done", "total", "failed", "running", "progress", right=("done", "total", "failed", "running"))
-    for batch in batches:
-        numbers = (batch.done, batch.total, batch.failed, batch.running)
-        rows.add_row(data(batch.id), *(Text(f"{number:,}") for number in numbers), _bar(batch))
-    call.console.print(rows)
+    call.console.print(batch_table(batches))
 
 
 @command.command("show", epilog=examples("qo batch show thumbnails-3f9a0c2b --json"))
 @common
 @click.argument("batch")
 def show(call: Invocation, batch: str) -> None:
-    """Show how many tasks of a BATCH have finished, and how long the others may take."""
+    """Show how many tasks of a BATCH have finished, and how long the others may take.
+
+    BATCH is an id, or the name that `qo.batch` was given: then the newest batch of that name is shown.
+    """
     check_batch_id("batch", batch)
-    progress = call.run(lambda client: read_progress(client.engine, batch))
+    progress = call.run(lambda client: find_batch(client.engine, batch))
     if call.json:
         call.print_json(view(progress))
     else:
@@ -66,7 +66,7 @@ def show(call: Invocation, batch: str) -> None:
 @click.argument("batch")
 @option("--interval", type=DURATION, default=1.0, help="Time between two updates.")
 def watch(call: Invocation, batch: str, interval: float) -> int:
-    """Watch a BATCH until all its tasks have finished. Exits with code 1 if some have failed."""
+    """Watch a BATCH, by its id or its name, until all its tasks have finished. Exits with code 1 if some failed."""
     check_batch_id("batch", batch)
     progress = call.run(lambda client: _watch(call, client, batch, max(0.1, interval)))
     if call.json:
@@ -75,7 +75,8 @@ def watch(call: Invocation, batch: str, interval: float) -> int:
 
 
 async def _watch(call: Invocation, client: Client, batch: str, interval: float) -> BatchProgress:
-    progress = await read_progress(client.engine, batch)
+    progress = await find_batch(client.engine, batch)
+    batch = progress.id
     if call.json or not call.console.is_terminal:
         while progress.is_waiting:
             await asyncio.sleep(interval)
@@ -89,6 +90,16 @@ async def _watch(call: Invocation, client: Client, batch: str, interval: float) 
             progress = await read_progress(client.engine, batch)
             live.update(_line(progress), refresh=True)
     return progress
+
+
+def batch_table(batches: list[BatchProgress]) -> Table:
+    rows = table(
+        "batch", "done", "total", "failed", "running", "progress", right=("done", "total", "failed", "running")
+    )
+    for batch in batches:
+        numbers = (batch.done, batch.total, batch.failed, batch.running)
+        rows.add_row(data(batch.id), *(Text(f"{number:,}") for number in numbers), _bar(batch))
+    return rows
 
 
 def view(progress: BatchProgress) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from qo.client import Client
 from qo.clock import system_clock
 from qo.codec import task_view
 from qo.handled_types import is_unhandled
-from qo.model import Filter, Status, Task, cursor, statuses_and_kinds
+from qo.model import Filter, Status, Task, check_batch_id, cursor, statuses_and_kinds
 
 _MAX_LIMIT = 10_000
 _MAX_SORTED = 100_000  # tasks that --sort reads
@@ -63,6 +63,7 @@ _ORDERS: dict[str, Callable[[Task], Any]] = {
     shell_complete=lambda ctx, _, text: complete_workers(ctx, text),
     help="Only tasks that this worker runs or ran last.",
 )
+@option("--batch", metavar="ID", help="Only tasks of this batch: see qo batch.")
 @option("--sort", type=click.Choice(list(_ORDERS)), default="newest", help="Order of the tasks.")
 @option("--json-lines", is_flag=True, help="Print one line per task with the fields that `qo submit -` reads.")
 @option("--shard", "shards", type=Shards(), help="Only ids that begin with these digits: 0, 0,8,f or 0-7.")
@@ -113,11 +114,13 @@ def list_(
 
 
 def _filter(
+    *,
     statuses: tuple[str, ...],
     types: tuple[tuple[str, ...], ...],
     queues: tuple[tuple[str, ...], ...],
     worker_id: str | None,
     shards: tuple[str, ...],
+    batch: str | None,
 ) -> Filter:
     selected, kinds = statuses_and_kinds(statuses)
     return Filter(
@@ -127,6 +130,7 @@ def _filter(
         worker_id=worker_id,
         shards=shards,
         pending=kinds,
+        batch=None if batch is None else check_batch_id("batch", batch),
     )
 
 

@@ -68,8 +68,9 @@ def command(call: Invocation, file: str | None, input_: str | None, wait: float 
     """Submit one task from options, or many from a FILE of JSON lines (- is stdin).
 
     A line has the fields of a task: type, payload, queue, priority, needs, timeout, max_retries, retry, delay,
-    run_at (or available_at), idempotency_key, trace_id, id. All lines of a file are checked before the first is
-    submitted. The command returns when the store has the tasks.
+    run_at (or available_at), idempotency_key, trace_id, id, batch, unique (an object of by, within, until and
+    on_duplicate). All lines of a file are checked before the first is submitted. The command returns when the store
+    has the tasks.
     """
     skip_invalid = given.pop("continue_on_error")
     if file is not None:

@@ -12,13 +12,13 @@ from qo.client import Settings, describe
 from qo.clock import iso
 from qo.codec import encode_value, from_json, parse_json, to_json
 from qo.errors import InvalidTask
-from qo.model import NewTask, RetryPolicy, Status, Task
+from qo.model import NewTask, RetryPolicy, Status, Task, Unique
 
 NO_ARGUMENTS = "{}"
 _TIME_FIELDS = frozenset({"available_at", "run_at", "delay"})  # a task may have one of them
 _FIELDS = _TIME_FIELDS | {
     "type", "payload", "queue", "priority", "needs", "timeout", "max_retries", "retry", "idempotency_key", "trace_id",
-    "id",
+    "id", "batch", "unique",
 }  # fmt: skip
 _WHITESPACE = " \t\n\r"
 _decoder = json.JSONDecoder()
@@ -75,6 +75,7 @@ def line_of(task: Task, now: float) -> dict[str, Any]:
         "run_at": iso(task.available_at if waits else task.run_at),
         "idempotency_key": task.idempotency_key,
         "trace_id": task.trace_id,
+        "batch": task.batch,
     }
 
 
@@ -107,6 +108,8 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         given["run_at"] = given.pop("available_at")
     if "retry" in given:
         given["retry"] = _policy(given["retry"])
+    if given.get("unique") is not None:
+        given["unique"] = _unique(given["unique"])
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -118,6 +121,14 @@ def _policy(given: Any) -> RetryPolicy:
         return msgspec.convert(given, RetryPolicy)
     except msgspec.ValidationError as error:
         raise InvalidTask("retry", str(error)) from error
+
+
+def _unique(given: Any) -> Unique:
+    known = Unique.__struct_fields__
+    if not isinstance(given, dict) or given.keys() - set(known):
+        raise InvalidTask("unique", f"is not an object of {', '.join(known)}")
+    by = given.get("by", "args")
+    return Unique(**given | {"by": tuple(by) if isinstance(by, list) else by})  # `describe` checks the values
 
 
 def _raise_for_field(text: str) -> None:

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from qo.cli.batches import batch_table, view
 from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.controls import controls_lines, controls_view
 from qo.cli.monitor_options import DEFAULTS
@@ -26,11 +27,13 @@ from qo.cli.rich_output import STYLES, by_type, data, status_text, table, unhand
 from qo.cli.stats import lane_table
 from qo.cli.workers import worker_table, worker_view
 from qo.client import Client
+from qo.client.batch_reader import BatchReader
+from qo.client.batches import BatchProgress
 from qo.clock import boot_clock, iso, system_clock
 from qo.codec import task_view
 from qo.errors import StorageError
 from qo.handled_types import find_unhandled
-from qo.model import Filter, Status, Task
+from qo.model import UNFINISHED, Filter, Status, Task
 from qo.notes import Controls, WorkerNote
 from qo.terminal_text import clean, clean_lines
 
@@ -38,7 +41,10 @@ _MIN_INTERVAL = 0.1  # seconds; each refresh costs the store several reads
 _MAX_FAILURES = 10
 _MAX_RATES = 60  # refreshes in the sparkline
 _MIN_ROWS, _MAX_ROWS = 2, 8  # of each table, depending on the height of the screen
-_OTHER_LINES = 20  # lines of a frame that are not rows of its three tables
+_OTHER_LINES = 20  # lines of a frame that are not rows of its tables
+_MAX_BATCHES = 5
+_SEARCHED_TASKS = 100  # newest unfinished tasks among which batches and progress are looked for
+_UNFINISHED = Filter(statuses=tuple(sorted(UNFINISHED)))
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -47,6 +53,8 @@ class QueueSnapshot(Struct, frozen=True, kw_only=True):
     stats: dict[str, Any]
     workers: list[WorkerNote]
     failures: list[Task]
+    batches: list[BatchProgress]  # with unfinished tasks
+    running: list[Task]  # that have reported progress
     controls: Controls
     error: str = ""
 
@@ -81,7 +89,7 @@ class ThroughputMeter:
     help="Time without a heartbeat after which a worker is shown as stale.",
 )
 def command(call: Invocation, *, interval: float, once: bool, threshold: float) -> None:
-    """Watch counts, throughput, types, workers and recent failures. Press q to quit."""
+    """Watch counts, throughput, types, workers, batches, progress and recent failures. Press q to quit."""
     if call.json:
         call.print_json(snapshot_view(call.run(take_snapshot), threshold))
     elif once or not call.console.is_terminal:
@@ -92,7 +100,8 @@ def command(call: Invocation, *, interval: float, once: bool, threshold: float) 
 
 async def _watch(call: Invocation, client: Client, interval: float, threshold: float) -> None:
     quit_pressed, throughput, console = asyncio.Event(), ThroughputMeter(), call.console
-    snapshot = await take_snapshot(client)
+    reader = BatchReader(client.engine)
+    snapshot = await take_snapshot(client, reader)
     with _keys(quit_pressed.set), Live(console=console, screen=True, auto_refresh=False) as live:
         while not quit_pressed.is_set():
             throughput.add(snapshot.stats, boot_clock())
@@ -100,13 +109,13 @@ async def _watch(call: Invocation, client: Client, interval: float, threshold: f
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     await quit_pressed.wait()
-            snapshot = await _refresh(client, snapshot)
+            snapshot = await _refresh(client, snapshot, reader)
 
 
-async def _refresh(client: Client, last: QueueSnapshot) -> QueueSnapshot:
+async def _refresh(client: Client, last: QueueSnapshot, reader: BatchReader) -> QueueSnapshot:
     """A new snapshot, or the last one with the error while the store is unreachable."""
     try:
-        return await take_snapshot(client)
+        return await take_snapshot(client, reader)
     except StorageError as error:
         return last.with_error(str(error))
 
@@ -134,13 +143,17 @@ def _keys(end: Callable[[], object]) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-async def take_snapshot(client: Client) -> QueueSnapshot:
+async def take_snapshot(client: Client, reader: BatchReader | None = None) -> QueueSnapshot:
+    reader = reader or BatchReader(client.engine)
+    running = await client.engine.find_without_values(Filter(statuses=(Status.RUNNING,)), limit=_SEARCHED_TASKS)
     return QueueSnapshot(
         at=system_clock(),
         stats=await client.stats() | {"unhandled": by_type(await find_unhandled(client.engine, system_clock()))},
         workers=await client.workers(),
         failures=await client.list(Filter(statuses=(Status.FAILED,)), limit=_MAX_FAILURES),
         controls=await client.controls.in_force(),
+        batches=await reader.newest(_UNFINISHED, limit=_MAX_BATCHES, among=_SEARCHED_TASKS),
+        running=[task for task in running if task.progress is not None],
     )
 
 
@@ -149,6 +162,8 @@ def snapshot_view(snapshot: QueueSnapshot, threshold: float) -> dict[str, Any]:
         "at": iso(snapshot.at),
         "stats": snapshot.stats,
         "workers": [worker_view(worker, snapshot.at, threshold) for worker in snapshot.workers],
+        "batches": [view(batch) for batch in snapshot.batches],
+        "running": [task_view(task, snapshot.at) for task in snapshot.running],
         "recent_failures": [task_view(task, snapshot.at) for task in snapshot.failures],
         "control": controls_view(snapshot.controls),
     }
@@ -175,6 +190,10 @@ def frame(
         parts += [Text(), worker_table(snapshot.workers[:rows], snapshot.at, threshold)]
     else:
         parts.append(Text("\nno workers; start one with: qo worker MODULE:APP", style="dim"))
+    if snapshot.batches:
+        parts += [Text(), batch_table(snapshot.batches[:rows])]
+    if snapshot.running:
+        parts += [Text(), _running(snapshot.running[:rows], snapshot.at)]
     if snapshot.failures:
         parts += [Text(), _failures(snapshot.failures[:rows], snapshot.at)]
     return Group(*parts)
@@ -205,6 +224,15 @@ def _sparkline(throughput: ThroughputMeter) -> Text:
         _BLOCKS[round((len(_BLOCKS) - 1) * rate / highest)] if highest else _BLOCKS[0] for rate in throughput.rates
     )
     return Text.assemble(("\n" + line, "green"), (f" {throughput.rates[-1]:,.1f} per second", "bold"))
+
+
+def _running(tasks: list[Task], now: float) -> Table:
+    rows = table("running", "id", "for", "progress", right=("for",))
+    for task in tasks:
+        since = Text("" if task.started_at is None else age(now - task.started_at), style="dim")
+        share = f"{task.progress or 0.0:.0%}"
+        rows.add_row(data(task.type), Text(task.id), since, Text(f"{share} {clean(task.progress_text or '')}".rstrip()))
+    return rows
 
 
 def _failures(tasks: list[Task], now: float) -> Table:

@@ -1,6 +1,7 @@
 """Groups of tasks that were submitted together: their names, their progress, and waiting for their end."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -14,8 +15,10 @@ from qo.ids import new_token
 from qo.model import FINISHED, Counts, Filter, Status, check_batch_id, check_name
 
 _SAMPLED_TASKS = 100  # finished tasks from which the remaining time is estimated
-_LISTED_TASKS = 1000  # newest tasks among which batches are listed
+LISTED_TASKS = 1000  # newest tasks among which batches are listed
 _MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.05, 2.0
+_TOKEN = re.compile("-[0-9a-f]{8}")  # what `new_batch_id` adds to a name
+_EVERYWHERE = Filter()
 
 
 class BatchProgress(Struct, frozen=True, kw_only=True):
@@ -65,18 +68,29 @@ def progress_of(batch: str, counts: Counts) -> BatchProgress:
     return BatchProgress(id=batch, total=by_status.total(), **fields)
 
 
-async def read_progress(engine: Engine, batch: str) -> BatchProgress:
-    """The progress of a batch, with an estimate of the remaining time."""
-    progress = progress_of(check_batch_id("batch", batch), await engine.count(batch))
+async def read_progress(engine: Engine, batch: str, where: Filter = _EVERYWHERE) -> BatchProgress:
+    """The progress of a batch, with an estimate of the remaining time. `where` may name queues and types."""
+    progress = await _count(engine, check_batch_id("batch", batch), where)
     left = progress.total - progress.done
     if not left or not progress.done:
         return progress
-    return replace(progress, eta=await remaining_time(engine, batch, left))
+    return replace(progress, eta=await remaining_time(engine, batch, left, where))
 
 
-async def remaining_time(engine: Engine, batch: str, left: int) -> float | None:
+async def find_batch(engine: Engine, name: str, where: Filter = _EVERYWHERE) -> BatchProgress:
+    """The progress of the batch with this id, or of the newest one that `qo.batch(name)` created."""
+    progress = await read_progress(engine, name, where)
+    if progress.total:
+        return progress
+    for task in await engine.find_without_values(where, limit=LISTED_TASKS):
+        if task.batch is not None and task.batch.startswith(name) and _TOKEN.fullmatch(task.batch, len(name)):
+            return await read_progress(engine, task.batch, where)
+    return progress
+
+
+async def remaining_time(engine: Engine, batch: str, left: int, where: Filter = _EVERYWHERE) -> float | None:
     """Estimated seconds for `left` tasks, at the rate at which the newest finished tasks ended."""
-    where = Filter(batch=batch, statuses=tuple(sorted(FINISHED)))
+    where = replace(where, batch=batch, statuses=tuple(sorted(FINISHED)))
     finished = await engine.find_without_values(where, limit=_SAMPLED_TASKS)
     ends = [task.completed_at for task in finished if task.completed_at is not None]
     first = min((task.started_at or task.created_at for task in finished), default=0.0)
@@ -84,11 +98,19 @@ async def remaining_time(engine: Engine, batch: str, left: int) -> float | None:
     return left * duration / len(ends) if ends and duration > 0 else None
 
 
-async def list_batches(engine: Engine, limit: int = 50) -> list[BatchProgress]:
-    """The batches of the newest tasks, newest first, without estimates."""
-    tasks = await engine.find_without_values(Filter(), limit=_LISTED_TASKS)
+async def list_batches(
+    engine: Engine, limit: int = 50, where: Filter = _EVERYWHERE, *, among: int = LISTED_TASKS
+) -> list[BatchProgress]:
+    """The batches of the newest tasks that match, newest first, without estimates. `among`: how many tasks are read."""
+    tasks = await engine.find_without_values(where, limit=among)
     names = list(dict.fromkeys(task.batch for task in tasks if task.batch is not None))[:limit]
-    return [progress_of(name, await engine.count(name)) for name in names]
+    return [await _count(engine, name, where) for name in names]
+
+
+async def _count(engine: Engine, batch: str, where: Filter) -> BatchProgress:
+    covers = where.lane_matcher()
+    counts = await engine.count(batch)
+    return progress_of(batch, {key: number for key, number in counts.items() if covers(key.queue, key.type)})
 
 
 async def wait_for_batch(engine: Engine, batch: str, timeout: float | None = None) -> BatchProgress:

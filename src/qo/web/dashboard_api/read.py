@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from qo import __version__
 from qo.model import Task
 from qo.web.callers import Scope
-from qo.web.dashboard_api.search import TaskFilter, count, find, find_sorted, search_of
+from qo.web.dashboard_api.search import Search, TaskFilter, count, find, find_sorted, search_of
 from qo.web.dashboard_api.views import (
     FilterWord,
     StatusWord,
@@ -122,6 +122,7 @@ async def list_documents(
     type: FromQuery[list[str] | None] = None,
     queue: FromQuery[list[str] | None] = None,
     worker: FromQuery[str | None] = None,
+    batch: FromQuery[str | None] = None,
     priority: Annotated[int | None, QueryParameter(ge=0, le=9)] = None,
     text: FromQuery[str] = "",
     shard: FromQuery[str] = "",
@@ -138,12 +139,13 @@ async def list_documents(
         type=type or [],
         queue=queue or [],
         worker=worker,
+        batch=batch,
         priority=priority,
         text=text,
         shard=shard,
     )
     asked = search_of(given, caller_of(request).limits)
-    total = count(await engine.count(), asked) if asked.counted else None
+    total = await _total(server, asked) if asked.counted else None
     if sort == "newest":
         page = await find(engine, asked, limit=limit, after=after)
         searched = UNSET if asked.counted else page.searched
@@ -152,6 +154,11 @@ async def list_documents(
     ordered = await find_sorted(engine, asked, sort, limit=limit, now=now, after=after)
     window = UNSET if ordered.window is None else ordered.window
     return DashboardPage(tasks=await _briefs(server, ordered.tasks, now), next=ordered.next, total=total, window=window)
+
+
+async def _total(server: Server, asked: Search) -> int:
+    batch = asked.where.batch
+    return count(await (server.client.engine.count() if batch is None else server.batches.counts(batch)), asked)
 
 
 async def _briefs(server: Server, tasks: list[Task], now: float) -> list[TaskDocument]:

@@ -18,6 +18,7 @@ from qo.model import (
     Counts,
     Filter,
     Task,
+    check_batch_id,
     check_cursor,
     check_id,
     check_name,
@@ -29,7 +30,7 @@ from qo.model import (
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.dashboard_api.views import FilterWord, statuses
 from qo.web.http.byte_budget import BoundedPage, find_within
-from qo.web.http.openapi import Name
+from qo.web.http.openapi import BatchName, Name
 
 MAX_READ = 5_000  # tasks read for one page
 WINDOW = 2_000  # newest matching tasks that are sorted
@@ -55,7 +56,7 @@ class Search(Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> bool:
-        """Whether the total is known from the counts by queue, type and status."""
+        """Whether the total is known from the counts by queue, type and status, or of a batch."""
         is_plain = self.priority is None and not self.text and not self.shard
         return is_plain and self.where.worker_id is None and not self.where.pending
 
@@ -174,6 +175,7 @@ class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     type: list[Name] = []
     queue: list[Name] = []
     worker: Name | None = None
+    batch: BatchName | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] | None = None
     text: str = ""
     shard: str = ""
@@ -189,6 +191,7 @@ def search_of(given: TaskFilter, limits: AccessLimits) -> Search:
         types=check_types("type", given.type),
         queues=check_names("queue", given.queue),
         worker_id=None if given.worker is None else check_name("worker", given.worker),
+        batch=None if given.batch is None else check_batch_id("batch", given.batch),
     )
     narrowed = limits.narrow(where)
     return Search(

@@ -102,6 +102,7 @@ def _said(**schema: Any) -> Meta:
 
 
 Name = Annotated[str, _said(pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
+BatchName = Annotated[str, _said(pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$")]
 TypeName = Annotated[str, _said(pattern="^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,254}$")]
 Seconds = Annotated[float, _said(exclusiveMinimum=0, maximum=3_200_000_000)]
 Retries = Annotated[int, _said(minimum=0, maximum=10_000)]

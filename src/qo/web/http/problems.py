@@ -75,7 +75,7 @@ _MEANINGS = {
     400: "The request is invalid; `field` names the field.",
     401: "The token is missing, unknown or expired.",
     403: "The scopes or limits of the token do not allow this.",
-    404: "There is no such task, or no such schedule.",
+    404: "There is no such task, batch or schedule.",
     405: "The path does not support this method.",
     409: "The status of the task does not allow this, or the idempotency key belongs to a task with another payload.",
     413: "The body is larger than the limit.",

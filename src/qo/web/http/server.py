@@ -7,6 +7,7 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from qo.client import Client
+from qo.client.batch_reader import BatchReader
 from qo.clock import Clock
 from qo.errors import InvalidSetting, InvalidTask, TaskNotFound
 from qo.model import Task, check_id
@@ -35,6 +36,7 @@ class Server(Struct, frozen=True, kw_only=True):
     login: LoginService | None
     unhandled: UnhandledTypes
     pending_kinds: PendingKinds
+    batches: BatchReader
 
     def state(self) -> State:
         """The state of the application: each part under its name, and this object as `server`."""
@@ -65,6 +67,7 @@ def new_server(client: Client, settings: WebSettings, clock: Clock) -> Server:
         login=login,
         unhandled=UnhandledTypes(client.engine, clock, dead_after=settings.dead_after),
         pending_kinds=kinds,
+        batches=BatchReader(client.engine),
     )
 
 

@@ -18,6 +18,7 @@ from qo.model import (
     PendingKind,
     Status,
     Task,
+    check_batch_id,
     check_cursor,
     check_name,
     check_names,
@@ -89,11 +90,16 @@ async def list_tasks(
     after: FromQuery[str] = "",
     archived: FromQuery[bool] = False,
     pending: FromQuery[list[PendingKind] | None] = None,
+    batch: FromQuery[str | None] = None,
 ) -> TaskPage:
     """Tasks, newest first. Each filter can be repeated. `archived` shows archived tasks instead of the others.
     `pending` shows only these kinds of queued tasks: ready, scheduled (due later), retrying (due after a failure)."""
     server = server_of(request)
-    asked = replace(filter_of(status, type, queue, worker, archived=archived), pending=tuple(pending or ()))
+    asked = replace(
+        filter_of(status, type, queue, worker, archived=archived),
+        pending=tuple(pending or ()),
+        batch=None if batch is None else check_batch_id("batch", batch),
+    )
     where = caller_of(request).limits.narrow(asked)
     tasks, following = await page(server.client, where, set(status or STATUSES), limit=limit, after=after)
     now = server.clock()

@@ -18,6 +18,7 @@ from qo.web.v1.actions import (
     show_controls,
 )
 from qo.web.v1.audit import list_actions
+from qo.web.v1.batches import show_batch, show_batches
 from qo.web.v1.events import listen
 from qo.web.v1.read import explain_waiting, list_tasks, list_workers, show_history, show_result, show_stats, show_task
 from qo.web.v1.schedules import (
@@ -56,6 +57,8 @@ router = Router(
         resume_tasks,
         limit_rate,
         limit_types,
+        show_batches,
+        show_batch,
         list_schedules,
         show_schedule,
         add_schedule,

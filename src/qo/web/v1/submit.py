@@ -6,17 +6,27 @@ from typing import Annotated, Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from qo.client import parse_instant
 from qo.errors import InvalidTask
-from qo.model import LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
-from qo.web.callers import Caller, Scope
+from qo.model import (
+    LevelWord,
+    NewTask,
+    OnDuplicate,
+    RetryPolicy,
+    Status,
+    UniqueUntil,
+    due_at,
+    effective_rank,
+    rank,
+)
+from qo.web.callers import Caller
 from qo.web.http.access import CHECKED, SUBMIT, caller_of
-from qo.web.http.openapi import Instant, Key, Name, Retries, Seconds, TypeName
+from qo.web.http.openapi import BatchName, Instant, Key, Name, Retries, Seconds, TypeName
 from qo.web.http.problems import problems
 from qo.web.http.request import encode_payload, rename_field, trace_of
 from qo.web.http.server import Server, log_transition, server_of
+from qo.web.http.unique_options import UniqueBy, unique_of, with_own_key
 from qo.web.http.visibility import check_may_submit
 from qo.web.task_words import Word, task_word
 
@@ -26,7 +36,19 @@ _NAMES = {
     "payload": "parameters",
     "needs": "required_capabilities",
     "timeout": "timeout_seconds",
+    "unique.within": "unique.within_seconds",
 }
+
+
+class UniqueArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most one task of a queue and type with the same arguments: all of them, or those that `by` names. It is unique
+    until it has started or finished, and for at least `within_seconds` after it was submitted. A duplicate returns the
+    existing task (`keep`), gives a waiting one its parameters, priority and time (`replace`), or is a 409 (`raise`)."""
+
+    by: UniqueBy = "args"
+    within_seconds: Seconds | None = None
+    until: UniqueUntil = "finished"
+    on_duplicate: OnDuplicate = "keep"
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,6 +64,8 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_retries: Retries | None = None
     run_at: Instant | None = None
     trace_id: Key | None = None
+    batch: BatchName | None = None
+    unique: UniqueArguments | None = None
 
 
 class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +93,8 @@ class BulkReceipts(Struct, frozen=True, kw_only=True):
 
 @post("/tasks", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequest]) -> Response[Receipt]:
-    """Submit a task: 201 if it is new, 200 with its current status if its idempotency key belongs to an existing task.
+    """Submit a task: 201 if it is new, 200 with the current status of an existing task that has its idempotency key or
+    its unique arguments.
 
     409 if the key belongs to a task with another payload."""
     server, caller = server_of(request), caller_of(request)
@@ -129,21 +154,12 @@ def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str
             run_at=None if given.run_at is None else parse_instant("run_at", given.run_at),
             idempotency_key=given.idempotency_key,
             trace_id=given.trace_id or trace_id,
+            batch=given.batch,
+            unique=unique_of(given.unique),
         )
     except InvalidTask as error:
         raise rename_field(error, _NAMES, prefix) from error
     return with_own_key(task, caller)
-
-
-def with_own_key(task: NewTask, caller: Caller) -> NewTask:
-    """Gives a caller without the scope `read` its own idempotency keys, so that guessed keys reveal no tasks.
-
-    The keys depend on the caller's name: a token that replaces another one of the same name keeps its keys.
-    """
-    if task.idempotency_key is None or caller.may(Scope.READ):
-        return task
-    own = f"\0{caller.name}\0{task.idempotency_key}"  # names and keys contain no NUL
-    return replace(task, id=derived_id(task.queue, task.type, own))
 
 
 @lru_cache

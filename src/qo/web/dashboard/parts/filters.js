@@ -8,7 +8,7 @@ import {STATUSES} from './status.js';
 const TYPING_DELAY = 250; // milliseconds without a key press before the search starts
 const SORTS = [['', 'Newest first'], ['updated', 'Last changed'], ['rank', 'Next to run'], ['available', 'Soonest due'], ['failures', 'Most failures'], ['attempts', 'Most attempts']];
 const PRIORITIES = [['', 'Any priority'], ['0', '0 · high'], ...['1', '2', '3', '4', '5'].map((each) => [each, each]), ['6', '6 · medium'], ['7', '7'], ['8', '8'], ['9', '9 · low']];
-export const FIELDS = ['type', 'queue', 'worker', 'priority', 'text', 'shard', 'sort'];
+export const FIELDS = ['type', 'queue', 'worker', 'batch', 'priority', 'text', 'shard', 'sort'];
 
 // `change(values)` receives the changed fields; null removes one.
 export function filterBar(source, change) {
@@ -22,6 +22,7 @@ export function filterBar(source, change) {
     queue: select('queue', 'Queue', [['', 'Any queue']]),
     priority: select('priority', 'Priority', PRIORITIES),
     worker: typed('worker', 'Worker', {maxlength: '64', list: 'workers-known'}),
+    batch: typed('batch', 'Batch', {maxlength: '128'}),
     shard: select('shard', 'Shard', [['', 'All shards'], ...[...'0123456789abcdef'].map((digit) => [digit, `Shard ${digit}`])]),
     sort: select('sort', 'Order', SORTS),
   };
@@ -29,7 +30,7 @@ export function filterBar(source, change) {
   const clear = h('button', {type: 'button', class: 'button small', on: {click: () => change(Object.fromEntries([...FIELDS, 'status'].map((name) => [name, null])))}}, 'Clear');
   const workers = h('datalist', {id: 'workers-known'});
   const search = h('label', {class: 'search'}, icon('search'), controls.text, h('kbd', {'aria-hidden': 'true'}, '/'));
-  const element = h('div', {class: 'filters'}, chips, h('div', {class: 'fields'}, search, controls.type, controls.queue, controls.priority, controls.worker, workers, controls.shard, controls.sort, clear));
+  const element = h('div', {class: 'filters'}, chips, h('div', {class: 'fields'}, search, controls.type, controls.queue, controls.priority, controls.worker, workers, controls.batch, controls.shard, controls.sort, clear));
   let timer = null;
 
   function later(name) {

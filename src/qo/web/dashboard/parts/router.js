@@ -7,6 +7,8 @@ export function parse(hash) {
   const [first = '', second] = path.split('/').map(decode);
   if (first === 'tasks' && second) return {view: 'task', id: second, params};
   if (first === 'tasks') return {view: 'tasks', params};
+  if (first === 'batches' && second) return {view: 'batch', id: second, params};
+  if (first === 'batches') return {view: 'batches', params};
   if (first === 'workers') return {view: 'workers', params};
   if (first === 'schedules') return {view: 'schedules', params};
   if (first === 'audit') return {view: 'audit', params};
@@ -34,6 +36,8 @@ export function address(view, params = {}) {
 }
 
 export const taskAddress = (id) => `#/tasks/${encodeURIComponent(id)}`;
+
+export const batchAddress = (id) => `#/batches/${encodeURIComponent(id)}`;
 
 export function go(to, {replace = false} = {}) {
   if (replace) history.replaceState(null, '', to);

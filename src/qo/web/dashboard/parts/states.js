@@ -18,7 +18,7 @@ const ADVICE = {
 
 export function failure(error, retry) {
   return h('div', {class: 'state', role: 'alert', 'data-state': 'error'},
-    h('h2', {}, error.code === 'not_found' ? 'Task not found' : 'Request failed'),
+    h('h2', {}, error.code === 'not_found' ? 'Not found' : 'Request failed'),
     h('p', {}, sentence(error.message || String(error))),
     ADVICE[error.code] && h('p', {class: 'quiet'}, ADVICE[error.code]),
     h('p', {}, h('button', {class: 'button', type: 'button', on: {click: retry}}, 'Try again')));

@@ -112,6 +112,14 @@ class ApiSource {
     return (await this.#shown(this.#get('dashboard/workers'))).workers;
   }
 
+  async batches() {
+    return (await this.#shown(this.#get('batches'))).batches;
+  }
+
+  batch(id) {
+    return this.#shown(this.#get(`batches/${encodeURIComponent(id)}`));
+  }
+
   async schedules() {
     return (await this.#shown(this.#get('schedules'))).schedules;
   }
@@ -189,9 +197,10 @@ class ApiSource {
 }
 
 // The filter of a request body has lists where the view has single names.
-function filterOf({status, type, queue, worker, priority, text, shard}) {
+function filterOf({status, type, queue, worker, batch, priority, text, shard}) {
   const filter = {status: status ?? [], type: list(type), queue: list(queue)};
   if (worker) filter.worker = worker;
+  if (batch) filter.batch = batch;
   if (priority !== undefined && priority !== '') filter.priority = Number(priority);
   if (text) filter.text = text;
   if (shard) filter.shard = shard;

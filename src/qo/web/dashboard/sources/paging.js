@@ -59,7 +59,7 @@ export class Paging {
     await liveIndex.read();
     if (!liveIndex.isComplete) return {ids, total: null};
     const found = ids.filter((id) => fits(liveIndex, liveIndex.entries.get(id), filter, statuses));
-    const exact = !filter.text && !filter.worker && (filter.priority ?? '') === '';
+    const exact = !filter.text && !filter.worker && !filter.batch && (filter.priority ?? '') === '';
     return {ids: found, total: exact ? found.length : null};
   }
 

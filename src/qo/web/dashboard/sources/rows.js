@@ -41,7 +41,7 @@ export function rowView({text, etag, rank, ...row}, now) {
 }
 
 /** A predicate for a filter of the views. Without a status, archived tasks do not match. */
-export function matcher({status, type, queue, worker, priority, text, shard}) {
+export function matcher({status, type, queue, worker, batch, priority, text, shard}) {
   const statuses = listed(status);
   const [types, queues] = [listed(type), listed(queue)];
   const needle = (text ?? '').trim().toLowerCase();
@@ -51,6 +51,7 @@ export function matcher({status, type, queue, worker, priority, text, shard}) {
     && (!types.length || types.includes(row.type))
     && (!queues.length || queues.includes(row.queue))
     && (!worker || row.worker_id === worker)
+    && (!batch || row.batch === batch)
     && (level === null || row.priority === level)
     && (!shard || row.id.startsWith(shard))
     && (!needle || row.text.includes(needle));

@@ -6,7 +6,7 @@ import {diffTable} from '../parts/diff.js';
 import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
-import {address, go} from '../parts/router.js';
+import {address, batchAddress, go} from '../parts/router.js';
 import {ACTIONS, NO_HANDLER, actionButton, allowedFor, badge} from '../parts/status.js';
 import {ago, countdown, fuse} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
@@ -108,7 +108,7 @@ export function open({source, to, refresh}) {
     const rows = [
       ['Queue', h('a', {href: address('tasks', {queue: task.queue})}, task.queue)],
       ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, raised to ${task.effective_priority} by ageing` : level(task.priority)],
-      ['Batch', task.batch && h('code', {}, task.batch)], ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
+      ['Batch', task.batch && h('a', {href: source.batch ? batchAddress(task.batch) : address('tasks', {batch: task.batch})}, task.batch)], ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
       ['Attempts', `${task.attempt} (${task.failures} of ${task.max_retries + 1} allowed failures)`],
       ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt', worked], ['Last change', stamp(task.updated_at)],

@@ -80,7 +80,7 @@ export function open({source, to, refresh}) {
 
   function filter(from = params) {
     const one = (name) => from.get(name) || undefined;
-    return {status: from.getAll('status'), type: one('type'), queue: one('queue'), worker: one('worker'), priority: one('priority'), text: one('text'), shard: one('shard')};
+    return {status: from.getAll('status'), type: one('type'), queue: one('queue'), worker: one('worker'), batch: one('batch'), priority: one('priority'), text: one('text'), shard: one('shard')};
   }
 
   function query(from) {
@@ -90,7 +90,7 @@ export function open({source, to, refresh}) {
   function change(values) {
     const now = Object.fromEntries([...FIELDS, 'status'].map((name) => [name, params.getAll(name)]));
     before.length = 0;
-    go(address('tasks', {...now, ...values}), {replace: 'text' in values || 'worker' in values});
+    go(address('tasks', {...now, ...values}), {replace: 'text' in values || 'worker' in values || 'batch' in values});
   }
 
   function goOn() {
