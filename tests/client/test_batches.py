@@ -8,7 +8,7 @@ import pytest
 import qo
 from qo.app import App
 from qo.client import Client
-from qo.client.batches import list_batches, read_progress, wait_for_batch
+from qo.client.batches import list_batches, pause_between, read_progress, wait_for_batch
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout
 from qo.model import Filter, complete, fail
 from qo.testing import ManualClock
@@ -108,3 +108,10 @@ def test_a_wrong_name_is_refused(app: App) -> None:
         app.enqueue("t", batch="a b")
     with pytest.raises(InvalidSetting, match="app"):
         qo.batch("b").progress()
+
+
+def test_expensive_counts_are_made_less_often() -> None:
+    assert pause_between(0.001, 2.0) == 2.0
+    assert pause_between(1.5, 2.0) == 15.0
+    assert pause_between(30.0, 2.0) == 60.0
+    assert pause_between(30.0, 300.0) == 300.0

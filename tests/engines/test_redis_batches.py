@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from qo.engines.redis import RedisEngine, scripts
-from qo.model import Filter, RetryPolicy, complete
+from qo.model import Filter, RetryPolicy, Status, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, task_id
 from tests.engines.damage import damage_redis
@@ -187,3 +187,31 @@ async def test_a_search_skips_many_tasks_that_do_not_match(engine: RedisEngine, 
     await engine.add([new(n) for n in range(2500)])
     assert [task.id for task in await engine.find(Filter(worker_id="rare"), limit=3)] == [mine.id]
     assert await engine.find(Filter(), limit=0) == []
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0], ids=["submitted together", "submitted one by one"])
+async def test_a_count_skips_no_task_while_others_are_moved_to_the_archive(
+    engine: RedisEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    monkeypatch.setattr(scripts, "_TASKS_PER_COUNT", 2)
+    for n in range(9):
+        await engine.add([new(n, batch="b")])
+        clock.advance(pause)
+    await engine.add([new("other", batch="c")])
+    tasks = await claim(engine, limit=4)
+    await engine.apply([complete(task) for task in tasks])
+    run, pages = scripts.ScriptRunner.run, 0
+
+    async def run_and_move(self: scripts.ScriptRunner, name: str, *arguments: Any) -> Any:
+        nonlocal pages
+        answer = await run(self, name, *arguments)
+        if name == "count_batch":
+            pages += 1
+            if pages == 2:
+                finished = await engine.find(Filter(batch="b", statuses=(Status.COMPLETED,)), limit=9)
+                assert await engine.evict(finished) == (set(), set())
+        return answer
+
+    monkeypatch.setattr(scripts.ScriptRunner, "run", run_and_move)
+    counted = await engine.count("b")
+    assert sum(number for key, number in counted.items() if key.status is Status.PENDING) == 5

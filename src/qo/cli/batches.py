@@ -1,6 +1,7 @@
 """`qo batch`: the progress of tasks that were submitted together."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -14,7 +15,8 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import duration, plural
 from qo.cli.rich_output import bar, data, table
 from qo.client import Client
-from qo.client.batches import BatchProgress, find_batch, list_batches, read_progress
+from qo.client.batches import BatchProgress, find_batch, list_batches, pause_between, read_progress
+from qo.clock import boot_clock
 from qo.model import check_batch_id
 
 _BAR_WIDTH = 30
@@ -75,21 +77,28 @@ def watch(call: Invocation, batch: str, interval: float) -> int:
 
 
 async def _watch(call: Invocation, client: Client, batch: str, interval: float) -> BatchProgress:
-    progress = await find_batch(client.engine, batch)
-    batch = progress.id
+    progress = first = await find_batch(client.engine, batch)
     if call.json or not call.console.is_terminal:
-        while progress.is_waiting:
-            await asyncio.sleep(interval)
-            progress = await read_progress(client.engine, batch)
+        async for progress in _updates(client, first, interval):  # noqa: B007 - the last one is shown
+            pass
         if not call.json:
             call.console.print(_line(progress))
         return progress
-    with Live(_line(progress), console=call.console, auto_refresh=False) as live:
-        while progress.is_waiting:
-            await asyncio.sleep(interval)
-            progress = await read_progress(client.engine, batch)
+    with Live(_line(first), console=call.console, auto_refresh=False) as live:
+        async for progress in _updates(client, first, interval):
             live.update(_line(progress), refresh=True)
     return progress
+
+
+async def _updates(client: Client, progress: BatchProgress, interval: float) -> AsyncIterator[BatchProgress]:
+    """The progress after each pause, until all tasks have finished."""
+    duration = 0.0
+    while progress.is_waiting:
+        await asyncio.sleep(pause_between(duration, interval))
+        began = boot_clock()
+        progress = await read_progress(client.engine, progress.id)
+        duration = boot_clock() - began
+        yield progress
 
 
 def batch_table(batches: list[BatchProgress]) -> Table:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.backoff import Backoff
+from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import ResultTimeout
 from qo.ids import new_token
@@ -17,6 +18,7 @@ from qo.model import FINISHED, Counts, Filter, Status, check_batch_id, check_nam
 _SAMPLED_TASKS = 100  # finished tasks from which the remaining time is estimated
 LISTED_TASKS = 1000  # newest tasks among which batches are listed
 _MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.05, 2.0
+_PAUSE_FACTOR, _MAX_PAUSE = 10.0, 60.0  # the pause between two counts, as a multiple of the duration of one
 _TOKEN = re.compile("-[0-9a-f]{8}")  # what `new_batch_id` adds to a name
 _EVERYWHERE = Filter()
 
@@ -118,8 +120,19 @@ async def wait_for_batch(engine: Engine, batch: str, timeout: float | None = Non
     backoff = Backoff(_MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL)
     try:
         async with asyncio.timeout(timeout):
-            while (progress := progress_of(batch, await engine.count(batch))).is_waiting:  # noqa: ASYNC110 - a poll
-                await asyncio.sleep(backoff.next())
+            while True:
+                began = boot_clock()
+                progress = progress_of(batch, await engine.count(batch))
+                if not progress.is_waiting:
+                    return progress
+                await asyncio.sleep(pause_between(boot_clock() - began, backoff.next()))
     except TimeoutError as error:
         raise ResultTimeout(f"batch {batch} has unfinished tasks after {timeout:g} s") from error
-    return progress
+
+
+def pause_between(duration: float, interval: float) -> float:
+    """Seconds between two counts that take `duration`: at least `interval`, and longer if a count is expensive.
+
+    The layout `tasks` has no index by batch, and reads every task for a count.
+    """
+    return max(interval, min(_MAX_PAUSE, _PAUSE_FACTOR * duration))

@@ -184,13 +184,15 @@ class ScriptRunner:
     async def count_batch(self, batch: str) -> dict[tuple[bytes, Status], int]:
         """As `count_lanes`, for the tasks of a batch."""
         counts: Counter[tuple[bytes, Status]] = Counter()
-        offset, is_full = 0, True
+        created_at, last_id, is_full = b"", b"", True
         while is_full:
-            number, *rows = await self.run("count_batch", batch, offset, _TASKS_PER_COUNT)
+            number, created_at, last_id, *rows = await self.run(
+                "count_batch", batch, _TASKS_PER_COUNT, created_at, last_id
+            )
             for key, size in zip(rows[::2], rows[1::2], strict=True):
                 status, _, lane = key.partition(b" ")
                 counts[lane, Status(status.decode())] += size
-            offset, is_full = offset + number, number == _TASKS_PER_COUNT
+            is_full = number == _TASKS_PER_COUNT
         return counts
 
     async def check_format(self, queue: str) -> None:
