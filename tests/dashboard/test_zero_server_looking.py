@@ -18,6 +18,7 @@ from qo.handled_types import find_unhandled, is_unhandled
 from qo.ids import new_id
 from qo.model import ANY, Filter, Status
 from qo.notes import MAX_LIVE_TYPES
+from qo.schedules.document import document_of
 from qo.stats.archive import note_name
 from qo.web.stats.throughput import RecentStats
 from tests.dashboard.chromium import Tab
@@ -246,3 +247,28 @@ async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many
     assert nothing["cost"] <= READ_AT_MOST + 2 * 16 * pages + 20
     assert nothing["first"]["tasks"] == [] and nothing["first"]["searched"] == READ_AT_MOST
     assert nothing["second"]["tasks"] == [] and nothing["second"]["searched"] > 0
+
+
+async def test_schedules_are_shown_as_the_server_shows_them_without_next_fire_times(
+    client: Client, source: Source
+) -> None:
+    await client.schedules.add("sync", task="sync", every=60, options={"queue": "slow"})
+    await client.schedules.add("nightly", task="report", cron="0 3 * * *", timezone="Europe/Berlin", overlap="skip")
+    await client.schedules.add("over", task="report", every=60, end_at=1.0)
+    await client.schedules.pause("sync")
+    task_id = await client.schedules.run("sync")
+    await client.engine.write_note("schedules/bad", b'{"schedule": {"name": 5}}', expected=ANY)
+    shown = {each["name"]: each for each in await source.get("return source.schedules();")}
+    expected = {each.name: msgspec.to_builtins(document_of(each)) for each in await client.schedules.list()}
+    assert shown.keys() == expected.keys()
+    for name, schedule in shown.items():
+        for field in schedule.keys() - {"recent", "next_fires"}:
+            assert schedule[field] == expected[name][field], (name, field)
+    assert [(fire["task_id"], fire["by_hand"]) for fire in shown["sync"]["recent"]] == [(task_id, True)]
+
+
+async def test_tasks_of_a_batch_are_found(client: Client, source: Source) -> None:
+    await client.enqueue("t")
+    handle = await client.enqueue("t", batch="b-1")
+    found = await source.get("return source.tasks(argument);", {"batch": "b-1"})
+    assert [task["id"] for task in found["tasks"]] == [handle.id]

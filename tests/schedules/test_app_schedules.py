@@ -204,3 +204,35 @@ async def test_a_damaged_schedule_of_the_code_is_set_aside_and_registered_again(
     await declare(client, declaring(), clock)
     assert (await client.schedules.get("nightly")).status == "active"
     assert await client.engine.read_note("quarantine/schedules/nightly") is not None
+
+
+async def test_a_service_that_has_the_type_and_not_the_schedule_says_that_it_switches_it_off(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two services share a store and register one type; only the first has the schedule."""
+    now = await client.engine.now()
+    scheduling, other = declaring(), declaring()
+    del other.registry.schedules["nightly"]
+    clock = ManualClock(now)
+    one, two = (
+        DeclaredSchedules(client.engine, app.registry, clock, worker_id=name)
+        for app, name in ((scheduling, "one"), (other, "two"))
+    )
+    for worker in ("one", "two"):
+        note = f'{{"worker_id":"{worker}","started_at":{now},"last_heartbeat":{now},"capacity":1}}'
+        await client.engine.write_note(f"{WORKERS}{worker}", note.encode(), expected=ANY)
+    await one.declare()
+    assert caplog.messages == []
+    await two.declare()
+    (warning,) = caplog.messages
+    assert "schedule nightly is inactive from now on: this worker handles nightly" in warning
+    info = await client.schedules.get("nightly")
+    assert info.status == "inactive"
+    assert info.inactive_because == "worker two handles nightly, and its code does not have this schedule"
+    await two.declare()
+    await one.declare()
+    await one.declare()
+    assert caplog.messages[1:] == [
+        "schedule nightly of this code is inactive: worker two handles nightly, and its code does not have the schedule"
+    ]
+    assert (await client.schedules.get("sync-acme")).inactive_because is None

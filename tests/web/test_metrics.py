@@ -45,6 +45,8 @@ NAMED = {  # the specification's list, line by line
     "worker_heartbeat_failures_total": set(),
     "tasks_failed_total": {"reason"},
     "tasks_dlq_total": set(),
+    "schedule_fires_total": {"outcome"},
+    "schedules": {"status"},
 }
 
 

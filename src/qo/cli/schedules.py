@@ -231,7 +231,7 @@ def facts_table(info: ScheduleInfo) -> Table:
     window = f" within {age(schedule.catch_up_window)}" if schedule.catch_up_window else ""
     for label, value in (
         ("schedule", data(info.name, "bold")),
-        ("status", Text(info.status, style=STYLES[info.status])),
+        ("status", Text(_status(info), style=STYLES[info.status])),
         ("when", data(_timing(info))),
         ("task", data(f"{info.type} in queue {info.queue}")),
         ("defined", Text("in code" if info.source == "code" else "at run time")),
@@ -242,6 +242,10 @@ def facts_table(info: ScheduleInfo) -> Table:
     ):
         rows.add_row(label, value)
     return rows
+
+
+def _status(info: ScheduleInfo) -> str:
+    return f"{info.status}: {clean(info.inactive_because)}" if info.inactive_because else info.status
 
 
 def _range(schedule: Schedule) -> tuple[float | None, float | None]:

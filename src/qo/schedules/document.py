@@ -45,6 +45,7 @@ class ScheduleDocument(Struct, frozen=True, kw_only=True):
     created_at: str
     next_fires: tuple[str, ...]
     recent: tuple[FireDocument, ...]
+    inactive_because: str | None = None  # one sentence, if the schedule is inactive
 
 
 def document_of(info: ScheduleInfo) -> ScheduleDocument:
@@ -69,6 +70,7 @@ def document_of(info: ScheduleInfo) -> ScheduleDocument:
         created_at=iso(info.created_at),
         next_fires=tuple(map(iso, info.next_fires)),
         recent=tuple(map(_fire, info.recent)),
+        inactive_because=info.inactive_because,
     )
 
 

@@ -1,7 +1,7 @@
 """A schedule as people see it: its status, its next fire times and its last results."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -10,6 +10,7 @@ from qo.schedules.fire_times import next_fires
 from qo.schedules.schedule import Outcome, Schedule, ScheduleNote
 
 ScheduleStatus: TypeAlias = Literal["active", "paused", "inactive", "ended"]
+STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
 NEXT_FIRES = 5
 
 
@@ -35,6 +36,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     created_at: float
     next_fires: tuple[float, ...]
     recent: tuple[FireView, ...]
+    inactive_because: str | None = None  # one sentence, if the schedule is inactive
 
     @property
     def name(self) -> str:
@@ -56,15 +58,25 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
         return f"{self.schedule.cron} {self.schedule.timezone}"
 
 
+def status_of(note: ScheduleNote, now: float) -> ScheduleStatus:
+    if not is_active(note, now):
+        return "inactive"
+    if note.paused:
+        return "paused"
+    return "active" if next_fires(note.schedule, max(now, decided_until(note, now)), 1) else "ended"
+
+
+def _inactive_because(note: ScheduleNote) -> str:
+    if not note.removed:
+        return "no worker has declared it for a day"
+    worker = f"worker {note.declared_by}" if note.declared_by else "a worker"
+    return f"{worker} handles {note.schedule.task.type}, and its code does not have this schedule"
+
+
 def view_of(note: ScheduleNote, now: float, statuses: Mapping[str, str]) -> ScheduleInfo:
     """`statuses` are those of the tasks of recent fires, by id."""
-    upcoming = tuple(next_fires(note.schedule, max(now, decided_until(note, now)), NEXT_FIRES))
-    if not is_active(note, now):
-        status: ScheduleStatus = "inactive"
-    elif note.paused:
-        status = "paused"
-    else:
-        status = "active" if upcoming else "ended"
+    status = status_of(note, now)
+    since = max(now, decided_until(note, now))
     recent = tuple(
         FireView(
             at=fire.at,
@@ -83,6 +95,7 @@ def view_of(note: ScheduleNote, now: float, statuses: Mapping[str, str]) -> Sche
         source=note.source,
         status=status,
         created_at=note.created_at,
-        next_fires=upcoming if status == "active" else (),
+        next_fires=tuple(next_fires(note.schedule, since, NEXT_FIRES)) if status == "active" else (),
         recent=recent,
+        inactive_because=_inactive_because(note) if status == "inactive" else None,
     )

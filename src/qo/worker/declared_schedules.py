@@ -1,6 +1,7 @@
 """Registers the schedules that a worker's code declares, when the worker starts and every ten minutes from then on."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from qo import notes
@@ -12,6 +13,7 @@ from qo.schedules.schedule_notes import change_schedule, read_schedules
 from qo.tasks import Registry
 from qo.worker.store_calls import StoreCalls
 
+log = logging.getLogger("qo.schedules")
 _RETRY_INTERVAL = 60.0  # seconds until a definition that was left alone is declared again
 
 
@@ -20,6 +22,7 @@ class DeclaredSchedules:
         self._engine, self._registry, self._clock, self._worker_id = engine, registry, clock, worker_id
         self._was_left_alone = False  # a newer deployment has another definition
         self._is_done = False
+        self._warned: set[str] = set()  # schedules that are known to be switched off by another worker
 
     async def declare_regularly(self, calls: StoreCalls, announce: Callable[[], Awaitable[None]]) -> None:
         """Declare until cancelled. The worker is announced first, because others ask whether it is live."""
@@ -55,7 +58,32 @@ class DeclaredSchedules:
             is_live = note is not None and note.declared_by in live
             return declared(note, schedule, self._clock(), by=self._worker_id, is_declarer_live=is_live)
 
+        before = stored
         if stored is None or after(stored) != stored:
             stored = await change_schedule(self._engine, name, after, replaces_damaged=True)
+        self._warn(before, stored, schedule)
         if stored is not None and schedule != (None if stored.removed else stored.schedule):
             self._was_left_alone = True
+
+    def _warn(self, before: ScheduleNote | None, after: ScheduleNote | None, schedule: Schedule | None) -> None:
+        """Warn if this worker has switched a schedule off, or another one has switched off a schedule of this code."""
+        if after is None:
+            return
+        name, type_ = after.schedule.name, after.schedule.task.type
+        if not after.removed:
+            self._warned.discard(name)
+        elif schedule is None and before is not None and not before.removed:
+            log.warning(
+                "schedule %s is inactive from now on: this worker handles %s, and its code does not have the schedule. "
+                "If another program declares it, declare it in both, or let only one of them handle the type",
+                name,
+                type_,
+            )
+        elif schedule is not None and name not in self._warned:
+            self._warned.add(name)
+            log.warning(
+                "schedule %s of this code is inactive: worker %s handles %s, and its code does not have the schedule",
+                name,
+                after.declared_by,
+                type_,
+            )

@@ -25,6 +25,7 @@ from qo.stats.rows import MAX_TYPES, RowKey
 from qo.transitions import REASONS
 from qo.web.stats.pending_kinds import PendingKinds
 from qo.web.stats.sampler import Sample, Sampler
+from qo.web.stats.schedule_metrics import ScheduleMetrics
 from qo.web.stats.throughput import RecentStats
 from qo.web.stats.wait_times import PERCENTILES, Ages, wait_percentiles
 
@@ -187,6 +188,7 @@ class ServerMetrics:
         self._unhandled = Gauge("tasks_unhandled", "Pending tasks that no worker handles.", registry=registry)
         self._workers = Gauge("workers_total", "Workers by status.", ["status"], registry=registry)
         self._used = Gauge("worker_capacity_used_ratio", "Leased tasks as a share of the capacity.", registry=registry)
+        self._schedules = ScheduleMetrics(client.engine, clock, registry)
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
         self._dead: set[str] | None = None  # None before the first read
@@ -195,6 +197,7 @@ class ServerMetrics:
         """Read what was counted before this server started. The counters start at zero after it."""
         with suppress(StorageError):  # the first scrape does it then
             self._counters.update(await self._recent.minutes())
+            await self._schedules.refresh()
 
     async def refresh(self) -> None:
         async with self._reading:
@@ -213,6 +216,7 @@ class ServerMetrics:
             self._unhandled.set(sum(unhandled.values()))
             for kind, number in (await self._kinds.total(sample.counts)).items():
                 self._pending.labels(kind.value).set(number)
+            await self._schedules.refresh()
             self._read_at = boot_clock()
 
     def _show_tasks(self, sample: Sample, ages: Ages) -> None:

@@ -8,6 +8,7 @@ import {TasksLayout} from './layout_tasks.js';
 import {listed} from './rows.js';
 import {ACTIONS, STATUSES} from './rules.js';
 import {S3, StoreError} from './s3.js';
+import {readSchedules} from './schedules.js';
 import {isControl, isWorker} from './shapes.js';
 import {lastHour} from './stats.js';
 import {consumersIn, countLanes, laneName, summarise, unhandledLanes} from './summary.js';
@@ -100,6 +101,11 @@ export class BucketSource {
   async workers() {
     const now = this.#layout.now();
     return (await this.#layout.notes.workers()).filter(isWorker).map((note) => workerView(note, now));
+  }
+
+  /** Without their next fire times. */
+  async schedules() {
+    return readSchedules(this.#layout.notes, this.#layout.now());
   }
 
   // --- actions

@@ -82,6 +82,36 @@ export const isWorker = fits({
   version: orDefault(isText),
 });
 
+const isFire = fits({
+  at: isInstant,
+  outcome: isText,
+  decided_at: isInstant,
+  task_id: orDefault(isText),
+  reason: orDefault(isText),
+  count: orDefault(isCount),
+  by_hand: orDefault((value) => typeof value === 'boolean'),
+});
+
+/** A stored schedule. */
+export const isSchedule = fits({
+  schedule: fits({
+    name: isText,
+    task: fits({type: isText, queue: orDefault(isText)}),
+    cron: orDefault(isText),
+    every: orDefault(isNumber),
+    timezone: orDefault(isText),
+    end_at: orNone(isInstant),
+    overlap: orDefault(isText),
+    catch_up: orDefault(isText),
+  }),
+  source: orDefault(isText),
+  paused: orDefault((value) => typeof value === 'boolean'),
+  removed: orDefault((value) => typeof value === 'boolean'),
+  declared_at: orDefault(isInstant),
+  declared_by: orDefault(isText),
+  recent: orDefault((value) => Array.isArray(value) && value.every(isFire)),
+});
+
 const isRates = (value) => isThing(value) && Object.values(value).every(isNumber);
 
 export const isControl = fits({

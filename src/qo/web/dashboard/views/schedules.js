@@ -1,7 +1,7 @@
 // Schedules: their next five fire times and last results, and buttons to pause, resume and run one.
 
 import {h, keyed, show} from '../parts/dom.js';
-import {duration, instant, number, plural, shortId} from '../parts/format.js';
+import {duration, instant, number, plural, sentence, shortId} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
@@ -28,14 +28,15 @@ export function open({source, refresh}) {
       show(nothing, [schedules.length], ([count]) => (count ? null
         : empty('No schedules', 'Put @app.schedule above @app.task, or run: qo schedules add')));
       const active = schedules.filter((each) => each.status === 'active').length;
-      summary.textContent = schedules.length ? `${plural(schedules.length, 'schedule')}, ${number(active)} active` : '';
+      const hint = source.changeSchedule ? '' : '; qo schedules shows their next fire times';
+      summary.textContent = schedules.length ? `${plural(schedules.length, 'schedule')}, ${number(active)} active${hint}` : '';
     },
   };
 
   function card(schedule) {
     const {name, status} = schedule;
     return h('article', {class: `card worker schedule ${status}`, 'data-schedule': name},
-      h('header', {}, h('h2', {}, name), badge(status), source.can.write ? h('span', {class: 'buttons'}, buttons(schedule)) : null),
+      h('header', {}, h('h2', {}, name), badge(status), source.can.write && source.changeSchedule ? h('span', {class: 'buttons'}, buttons(schedule)) : null),
       h('dl', {class: 'facts'},
         fact('When', h('code', {}, timing(schedule))),
         fact('Task', h('a', {href: address('tasks', {type: schedule.type})}, schedule.type)),
@@ -43,6 +44,7 @@ export function open({source, refresh}) {
         fact('Defined', schedule.source === 'code' ? 'in code' : 'at run time'),
         fact('Overlap', OVERLAPS[schedule.overlap]),
         fact('Catch-up', schedule.catch_up)),
+      schedule.inactive_because ? h('p', {class: 'notice', 'data-inactive': true}, sentence(schedule.inactive_because)) : null,
       schedule.next_fires.length ? h('div', {}, h('h3', {}, 'Next'), h('ul', {'data-list': 'next'}, schedule.next_fires.map((at) => h('li', {}, h('span', {}, instant(at)), h('span', {class: 'quiet'}, ago(at)))))) : null,
       schedule.recent.length ? h('div', {}, h('h3', {}, 'Last results'),
         h('ul', {'data-list': 'recent'}, schedule.recent.slice(0, RESULTS_SHOWN).map(result))) : null);
