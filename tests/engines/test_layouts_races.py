@@ -41,6 +41,18 @@ class SlowToRead(MemoryBucket):
         return await super().put(key, data, expected=expected)
 
 
+class DistantBucket(SlowToRead):
+    """The same objects, seen by a process in another region: every request takes longer."""
+
+    def __init__(self, near: SlowToRead, clock: ManualClock, distance: float) -> None:
+        super().__init__(clock, distance)
+        self.__dict__ |= {**near.__dict__, "_reading": distance}
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        await delay(self._reading)
+        return await super().put(key, data, expected=expected)
+
+
 class PlainStorage:
     """A storage with two methods, which has no place for a contention signal."""
 
@@ -59,7 +71,7 @@ def plain(bucket: Bucket, clock: Clock) -> Engine:
     return OneObjectEngine(StorageBucket(PlainStorage(bucket), settle=0.0), clock=clock)
 
 
-ENGINES = {"one": LAYOUTS["one"], "sqlite": LAYOUTS["sqlite"], "plain": plain}
+ENGINES = {"one": LAYOUTS["one"], "sqlite": LAYOUTS["sqlite"], "log": LAYOUTS["log"], "plain": plain}
 
 
 @pytest.mark.parametrize("layout", ENGINES)
@@ -84,6 +96,27 @@ async def _join(layout: str, reading: float, writers: int) -> None:
     await asyncio.wait(writing)
     for engine in busy:
         await engine.close()
+
+
+@pytest.mark.parametrize("layout", ["one", "sqlite", "log"])
+def test_a_distant_newcomer_writes_beside_a_near_writer_that_never_pauses(layout: str) -> None:
+    async def join() -> float:
+        clock = ManualClock()
+        near = SlowToRead(clock, reading=WRITING)
+        busy = LAYOUTS[layout](near, clock)
+        writing = asyncio.create_task(_write_on(busy, "near"))
+        await delay(1)
+        newcomer = LAYOUTS[layout](DistantBucket(near, clock, 20 * WRITING), clock)
+        began = asyncio.get_running_loop().time()
+        await newcomer.add([new("far")])
+        took = asyncio.get_running_loop().time() - began
+        writing.cancel()
+        await asyncio.wait([writing])
+        await newcomer.close()
+        await busy.close()
+        return took
+
+    assert simulate(join(), seed=1) < 30  # seconds, half of the deadline of a write
 
 
 async def _write_on(engine: Engine, name: str) -> None:

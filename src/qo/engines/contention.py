@@ -3,7 +3,8 @@
 The winner of a race can write again without reading, so it would win every time. Writers therefore pause for long
 enough that a reader can complete a read-modify-write cycle, and contenders that have waited longest retry soonest. A
 writer without contenders does not pause: a loser writes a signal object beside the contended one, and a busy writer
-polls it.
+polls it. The signal says how long an attempt of the loser takes: a process far from the store needs longer gaps than
+one that is near.
 """
 
 import asyncio
@@ -18,9 +19,13 @@ _BACKOFF_PERIOD = 10.0  # the back-off of a contender shrinks to 0 within this t
 _MIN_ATTEMPT_DURATION = 0.001
 _BACKOFF_FACTOR = 16.0  # a new contender backs off for up to 16 times the duration of one attempt
 _GAP_FACTOR, _MAX_GAP = 3.0, 2.0  # a gap lasts three read-modify-write cycles, and at most 2 s
+_SIGNALLED_FACTOR = 2.0  # or two attempts of a loser: one that has begun before the gap fails, and the next succeeds
 _WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
+_SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps of a length that a loser needs, so that several of them get their turns
+_POLL_INTERVAL = 0.25  # of a writer that knows of no contenders, or five of its gaps if they are longer
 _CONTENTION_TIMEOUT = 30.0  # after the last conflict or signal
 _SIGNAL_INTERVAL = 5.0
+_GROWTH = 1.5  # of the duration of an attempt, after which a loser sends the next signal earlier
 
 
 _SIGNAL_ERRORS = (StorageError, ValueError)  # the store fails, is read-only, or the key is too long for it
@@ -31,15 +36,17 @@ class ContentionSignal:
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._bucket, self._key = bucket, f"{key}.contention"
-        self._sent_at = float("-inf")
+        self._sent_at, self._sent_duration = float("-inf"), 0.0
         self._seen: str | None = None  # the version at the last poll
+        self.attempt_duration = 0.0  # of the loser that sent the last signal
 
-    async def send(self) -> None:
+    async def send(self, attempt_duration: float) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._sent_at >= _SIGNAL_INTERVAL:
-            self._sent_at = now
+        if now - self._sent_at >= _SIGNAL_INTERVAL or attempt_duration > _GROWTH * self._sent_duration:
+            self._sent_at, self._sent_duration = now, attempt_duration
             with suppress(*_SIGNAL_ERRORS):  # another loser sends one
-                await self._bucket.put(self._key, new_token().encode(), expected=ANY)
+                content = f"{new_token()} {attempt_duration:.3f}"
+                await self._bucket.put(self._key, content.encode(), expected=ANY)
 
     async def was_sent(self) -> bool:
         """Whether a signal was sent since the last call."""
@@ -48,7 +55,16 @@ class ContentionSignal:
         except _SIGNAL_ERRORS:
             return True
         before, self._seen = self._seen, blob.version if blob else None
+        self.attempt_duration = _duration(blob.data) if blob else 0.0
         return self._seen != before
+
+
+def _duration(signal: bytes) -> float:
+    """The duration of an attempt that a signal contains: 0 if it contains none, as those of earlier versions."""
+    with suppress(ValueError):
+        duration = float(signal.partition(b" ")[2])
+        return duration if 0 < duration <= _MAX_GAP else _MAX_GAP * (duration > _MAX_GAP)
+    return 0.0
 
 
 class WriteAttempts:
@@ -68,7 +84,7 @@ class WriteAttempts:
     async def report_conflict(self) -> None:
         """Signal the winner that it has contenders."""
         self.had_conflict = True
-        await self._signal.send()
+        await self._signal.send(self._loop.time() - self.attempted_at)
 
     async def back_off(self) -> None:
         """Report a conflict, and sleep before the next attempt."""
@@ -89,35 +105,83 @@ class WriterFairness:
         *,
         first_backoff: float = _BACKOFF_FACTOR,
         gap_factor: float = _GAP_FACTOR,
+        writing_factor: float = _WRITING_FACTOR,
     ) -> None:
         """`first_backoff`: the longest back-off after the first conflict of a write, in attempts; it doubles.
 
         `gap_factor`: the duration of a gap, in read-modify-write cycles.
+        `writing_factor`: the time between two gaps, in gaps.
         """
+        self._writing_factor = writing_factor
         self._signal, self._first_backoff, self._gap_factor = signal, first_backoff, gap_factor
-        self._ended = self._writing_since = self._contended_until = float("-inf")
+        self._ended = self._writing_since = self._contended_until = self._polled_at = float("-inf")
         self._cycle_duration = 0.0  # of one read-modify-write cycle
         self._attempts: WriteAttempts | None = None  # of the last write
+        self._poll: asyncio.Task[None] | None = None
 
     async def begin(self) -> bool:
         """Call before a write. True: a gap was left, so another process may have written; read before writing."""
-        loop = asyncio.get_running_loop()
-        gap = min(_MAX_GAP, self._gap_factor * self._cycle_duration)
-        if loop.time() - self._ended >= gap:  # the writer was idle for long enough
-            self._writing_since = loop.time()
-        elif loop.time() - self._writing_since >= _WRITING_FACTOR * gap:
-            must_wait = await self._is_contended()
+        loop, must_wait = asyncio.get_running_loop(), False
+        if loop.time() - self._ended < self._gap:  # otherwise the writer was idle for long enough
+            if loop.time() - self._writing_since < self._writing_time:
+                return False
+            self._start_poll()
+            must_wait = self._is_contended
             if must_wait:
-                await asyncio.sleep(gap)
-            self._writing_since = loop.time()
-            return must_wait
-        return False
+                await self._leave_gap()
+        self._writing_since = loop.time()
+        return must_wait
 
-    async def _is_contended(self) -> bool:
+    async def finish(self) -> None:
+        """Stop a poll that has not ended."""
+        if self._poll is not None:
+            self._poll.cancel()
+            await asyncio.wait([self._poll])
+
+    @property
+    def _gap(self) -> float:
+        return min(_MAX_GAP, max(self._own_gap, _SIGNALLED_FACTOR * self._signalled))
+
+    @property
+    def _own_gap(self) -> float:
+        return self._gap_factor * self._cycle_duration
+
+    @property
+    def _signalled(self) -> float:
+        """How long an attempt of a contender takes; 0 if there is none."""
+        return self._signal.attempt_duration if self._is_contended else 0.0
+
+    @property
+    def _writing_time(self) -> float:
+        """How long this process writes between two gaps, or until it polls the signal."""
+        least = _SIGNALLED_WRITING_FACTOR * self._gap if self._is_contended else _POLL_INTERVAL
+        return max(self._writing_factor * min(_MAX_GAP, self._own_gap), least)
+
+    @property
+    def _is_contended(self) -> bool:
+        return asyncio.get_running_loop().time() < self._contended_until
+
+    async def _leave_gap(self) -> None:
+        gap = self._gap
+        await asyncio.sleep(gap)
+        await asyncio.sleep(max(0.0, self._gap - gap))  # a signal that was read meanwhile may ask for a longer one
+
+    def _start_poll(self) -> None:
+        """Read the signal beside the next writes: a writer without contenders must not wait for it."""
         now = asyncio.get_running_loop().time()
-        if now >= self._contended_until and await self._signal.was_sent():
-            self._contended_until = now + _CONTENTION_TIMEOUT
-        return now < self._contended_until
+        is_due = not self._is_contended or now - self._polled_at >= _SIGNAL_INTERVAL
+        if is_due and self._poll is None:
+            self._polled_at = now
+            self._poll = asyncio.get_running_loop().create_task(self._read_signal())
+
+    async def _read_signal(self) -> None:
+        try:
+            if await self._signal.was_sent():
+                if not self._is_contended:
+                    self._writing_since = float("-inf")  # the next write leaves a gap
+                self._contended_until = asyncio.get_running_loop().time() + _CONTENTION_TIMEOUT
+        finally:
+            self._poll = None
 
     def attempts(self) -> WriteAttempts:
         self._attempts = attempts = WriteAttempts(self._signal, self._first_backoff)
@@ -128,5 +192,6 @@ class WriterFairness:
         if attempts is not None and attempts.had_conflict:
             self._writing_since = self._ended
             self._contended_until = self._ended + _CONTENTION_TIMEOUT
-        if attempts is not None and (attempts.had_conflict or has_read):
+        # The creator of the object has not read it yet, so its cycle was a write. It must poll the signal all the same.
+        if attempts is not None and (attempts.had_conflict or has_read or not self._cycle_duration):
             self._cycle_duration = self._ended - attempts.attempted_at

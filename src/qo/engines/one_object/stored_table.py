@@ -37,6 +37,7 @@ class StoredTable(CommitLoop):
         """Wait until all calls have their answers."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
+        await self._fairness.finish()
 
     @property
     def _is_loaded(self) -> bool:

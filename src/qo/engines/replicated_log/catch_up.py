@@ -17,6 +17,7 @@ from qo.errors import StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")
 _MAX_WINDOW = 32  # records that are read at the same time
+_MAX_EXPECTED = 128  # the same, of a process that loses races against busy writers and must find the end with one read
 _MAX_WINDOW_BYTES = 4 * 1024 * 1024  # of patchsets; fewer records are read at the same time if they are larger
 _MAX_MERGED = 4  # merged records that are read at the same time; each may have megabytes
 _MAX_LOADS = 3  # of a replica in one run
@@ -44,6 +45,7 @@ class CatchUp:
         self._merged, self._block_size = merged, block_size
         self._applied, self._damaged = applied, damaged
         self._runs = SharedRuns(self._run)
+        self._expected = 0  # records
 
     async def run(self) -> bool:
         """Apply every record that exists at some instant after this call. Returns whether there was one.
@@ -96,27 +98,36 @@ class CatchUp:
         return False
 
     async def _tail(self) -> None:
-        window = 2 if self._live.is_behind else 1  # after a conflict the next record exists
+        # After a conflict the next record exists; beside busy writers, as many as last time.
+        window = max(2, self._expected) if self._live.is_behind else 1
+        before, is_first = self._live.position.seq, True
         while True:
             start, first = self._proof.begin(), self._live.position.seq + 1
             block = block_of(first, self._block_size)
-            if window == _MAX_WINDOW and first == block.first and await self._apply_merged():
+            if window >= _MAX_WINDOW and first == block.first and not is_first and await self._apply_merged():
                 continue
-            end = min(first + window, block.last + 1)  # so that a later window begins with a block
-            found = await in_parallel(self._get, range(first, end))
-            records = _unbroken(found)
+            # Later windows end with a block, so that the next one can be read from a merged record.
+            end = first + window if is_first else min(first + window, block.last + 1)
+            found = await in_parallel(self._get, range(first, end), max_concurrent=_MAX_EXPECTED)
+            records, is_first = _unbroken(found), False
             await self.check_floor(first)
             await self._apply(records)
             if len(records) < len(found) and isinstance(damage := found[len(records)], DamagedRecord):
                 raise damage
+            size = sum(len(record.patchset) for record in records)
             if len(records) < end - first:
                 self._proof.proved(start)
                 step = self._live.replica.upgrade() if self._live.is_open else None
                 if step is None:
+                    self._expect(self._live.position.seq - before, size)
                     return
                 await append_step(self._records, self._live.position, step)
-            size = sum(len(record.patchset) for record in records)
             window = min(2 * window, _MAX_WINDOW) if size <= _MAX_WINDOW_BYTES else max(window // 2, 1)
+
+    def _expect(self, records: int, size: int) -> None:
+        """Remember how many records the next catch-up may find, unless they are large."""
+        expected = max(records + 1, self._expected // 2)
+        self._expected = min(expected, _MAX_EXPECTED if size <= _MAX_WINDOW_BYTES else 1)
 
     async def _get(self, seq: int) -> LogRecord | DamagedRecord | None:
         """The record, or what is wrong with it: the records before it are applied all the same."""

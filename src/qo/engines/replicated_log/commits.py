@@ -32,7 +32,7 @@ from qo.sqlite_tables.writer import WriterCall
 Answer = TypeVar("Answer")
 
 log = logging.getLogger("qo.engines.replicated_log")
-_FIRST_BACKOFF, _GAP_FACTOR = 0.5, 1.0  # see WriterFairness
+_FIRST_BACKOFF, _GAP_FACTOR, _WRITING_FACTOR = 0.5, 1.0, 2.0  # see WriterFairness
 _GATHER_SHARE, _MAX_GATHER_TIME = 0.1, 0.01  # of the duration of the last write; seconds
 _MIN_PAUSE = 0.001  # seconds after a write in which the calls that wait are part of a stream
 _MAX_BATCH_CALLS = 2_000
@@ -63,7 +63,10 @@ class LogCommits(CommitLoop):
         )
         # An attempt reads and writes one small object, and a loser's calls wait together.
         self._fairness = WriterFairness(
-            ContentionSignal(bucket, self._key), first_backoff=_FIRST_BACKOFF, gap_factor=_GAP_FACTOR
+            ContentionSignal(bucket, self._key),
+            first_backoff=_FIRST_BACKOFF,
+            gap_factor=_GAP_FACTOR,
+            writing_factor=_WRITING_FACTOR,
         )
         self._shard, self._clock = shard, clock
         self._live, self._records, self._proof, self._catch_up = live, records, proof, catch_up
@@ -95,6 +98,7 @@ class LogCommits(CommitLoop):
             await asyncio.wait([writer], timeout=timeout)
             writer.cancel()
             await asyncio.wait([writer])
+        await self._fairness.finish()
 
     # --- the content
 

@@ -84,6 +84,7 @@ class DurableMode(CommitLoop):
             await asyncio.wait([writer], timeout=timeout)
             writer.cancel()
             await asyncio.wait([writer])
+        await self._fairness.finish()
         await self._stored.finish()
 
     def close(self) -> None:
