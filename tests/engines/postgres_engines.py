@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
@@ -11,7 +13,7 @@ from qo.engines.postgres.address import address_of
 from qo.engines.postgres.pool import PostgresPool
 from qo.testing import ManualClock
 from qo.testing.samples import claim_request
-from tests.servers.postgres import url
+from tests.servers.postgres import PostgresServer, url
 
 __all__ = ["url"]
 
@@ -27,6 +29,14 @@ async def engine(clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
     await engine.open()
     yield engine
     await engine.close()
+
+
+def empty(postgres: PostgresServer, schema: str) -> None:
+    """Remove all rows of a schema but its version."""
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'schema_version'"
+        names = [sql.Identifier(schema, name) for (name,) in db.execute(tables, (schema,))]
+        db.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY CASCADE").format(sql.SQL(", ").join(names)))
 
 
 def pool(engine: PostgresEngine) -> PostgresPool:

@@ -16,7 +16,7 @@ from qo.model import after_error, archive, cancel, complete, fail
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, task_id
 from tests.engines.damage import damage_postgres
-from tests.engines.postgres_engines import clock, engine, pool, until_claimed, url, wrong
+from tests.engines.postgres_engines import clock, empty, engine, pool, until_claimed, url, wrong
 from tests.servers.postgres import PostgresServer, postgres_server
 
 __all__ = ["clock", "engine", "url"]  # fixtures
@@ -24,9 +24,11 @@ __all__ = ["clock", "engine", "url"]  # fixtures
 
 class TestPostgres(EngineContract):
     @pytest.fixture
-    async def engine(self, clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
-        engine = PostgresEngine(address_of(url), clock)
+    async def engine(self, clock: ManualClock, postgres: PostgresServer) -> AsyncIterator[PostgresEngine]:
+        """On one schema for all tests: creating one takes longer than most tests."""
+        engine = PostgresEngine(address_of(f"{postgres.url()}?schema=contract"), clock)
         await engine.open()
+        empty(postgres, "contract")
         yield engine
         await engine.close()
 
