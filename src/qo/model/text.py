@@ -28,6 +28,8 @@ def storable_log(log: str | None, limit: int = LOG_LIMIT) -> str | None:
     """The last lines of a log that fit into `limit` bytes, as text that every store accepts. None if it is empty."""
     if not log:
         return None
+    if len(log) <= limit and log.isascii() and "\x00" not in log:
+        return log
     data = log.replace("\x00", "?").encode(errors="replace")
     if len(data) > limit:
         data = data[-limit:]

@@ -59,9 +59,10 @@ INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error,
 SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
 WHERE n IN (SELECT value FROM json_each(?))
 
--- name: record_logs
--- Logs of events that `record` has inserted.
-UPDATE events SET log = v.column3 FROM (VALUES (?, ?, ?)) AS v WHERE events.n = v.column1 AND events.version = v.column2
+-- name: record_with_log
+INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at, log)
+SELECT t.n, t.version, t.updated_at, t.status, t.attempt, t.failures, t.worker_id, t.error, t.available_at, v.column2
+FROM (VALUES (?, ?)) AS v CROSS JOIN tasks AS t ON t.n = v.column1
 
 -- name: coming_lanes
 SELECT json_group_array(DISTINCT lane)

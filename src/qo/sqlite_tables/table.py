@@ -141,7 +141,7 @@ class SqliteTable:
         stored = read_briefs(self._db, [change.id for change in changes])
         rows, answers, transitions, lanes = [], [], list[Brief](), set[int]()
         reached: list[tuple[int, str]] = []  # the lane and status of each transition
-        logs: list[tuple[int, int, str]] = []  # number of the task, version of the event, text
+        logs: dict[int, str] = {}  # of the event of each task, by its number
         for change in changes:
             brief = stored.get(change.id)
             changed = None if brief is None else apply(brief.task, change, now)
@@ -158,12 +158,11 @@ class SqliteTable:
                 transitions.append(brief)
                 reached.append((lane, plain(changed.status)))
                 if change.log is not None:
-                    logs.append((brief.n, changed.version, change.log))
+                    logs[brief.n] = change.log
         write_rows(self._db, "change", rows)
         if transitions:
-            self._transaction.record(encode_list([brief.n for brief in transitions]))
-            if logs:
-                self._transaction.record_logs(logs)
+            unlogged = [brief.n for brief in transitions if brief.n not in logs]
+            self._transaction.record(encode_list(unlogged), [*logs.items()])
             self._transaction.tally.subtract(Counter([(brief.lane, brief.status) for brief in transitions]))
             self._transaction.tally.update(reached)
         self._transaction.change_lanes(lanes)

@@ -126,13 +126,13 @@ class TableTransaction:
         self._extended.update(lanes)
         self.own_changes.update(lanes)
 
-    def record(self, numbers: str) -> None:
-        """Add an event for each. Raises DamageFound, without rows, if an event of that version exists."""
+    def record(self, numbers: str, logs: Sequence[tuple[int, str]] = ()) -> None:
+        """Add an event for each number, and for each number with a log.
+
+        Raises DamageFound, without rows, if an event of that version exists.
+        """
         try:
             self.db.execute(SQL["record"], (numbers,))
+            write_rows(self.db, "record_with_log", logs)
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error
-
-    def record_logs(self, logs: Sequence[tuple[int, int, str]]) -> None:
-        """Add logs to events of this transaction: the number of the task, the version of the event, and the text."""
-        write_rows(self.db, "record_logs", logs)

@@ -9,6 +9,7 @@ from qo.model import Task
 from qo.model.text import LOG_LIMIT
 
 MAX_LINES = 100
+_SECONDS_LENGTH = len("2026-11-17T22:31:34")
 _MAX_ATTEMPTS = 1000  # of which lines are kept; those of lost and abandoned attempts are never taken
 
 
@@ -31,6 +32,8 @@ class LastLines:
             self._dropped += 1
 
     def text(self) -> str:
+        if len(self._lines) == 1 and not self._dropped:
+            return self._lines[0]
         dropped = [f"({self._dropped} earlier lines were not kept)"] if self._dropped else []
         return "\n".join([*dropped, *self._lines])
 
@@ -38,8 +41,16 @@ class LastLines:
 class LineFormatter(logging.Formatter):
     """Time, level, logger and message, as in `2026-11-17T22:31:34.123Z info shop.mail: sent`."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0, iso(0.0)[:_SECONDS_LENGTH]  # the last second formatted, and its text
+
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{iso(record.created)} {record.levelname.lower()} {record.name}: {record.getMessage()}"
+        whole, date = self._second
+        if int(record.created) != whole:
+            whole, date = self._second = int(record.created), iso(float(int(record.created)))[:_SECONDS_LENGTH]
+        at = f"{date}.{int((record.created - whole) * 1000):03}Z"
+        text = f"{at} {record.levelname.lower()} {record.name}: {record.getMessage()}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
@@ -53,6 +64,11 @@ class LogCapture(logging.Handler):
 
     def createLock(self) -> None:  # noqa: N802 - of the base class
         self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without the lock and the filters of the base class, which this handler does not have."""
+        self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         task = logged_task(record)
