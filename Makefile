@@ -15,13 +15,18 @@ SCRATCH = $(shell sh tests/servers/scratch.sh)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture compile model check bench format lock clean
+.PHONY: help demo docs test torture compile model check bench format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
 
 demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
+
+# The theme announces its successor on every build; the version is pinned, so the message is of no use here.
+docs: $(VENV)/documenter  ## build the documentation site in build/site, with the Python API from the code
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 # Six processes for two cores: a test waits for other processes, for a browser or for a lock half of its time.
 test: WORKERS ?= 6
@@ -64,7 +69,7 @@ lock:  ## regenerate requirements/ with hashes from pyproject.toml and constrain
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh requirements/lock.sh
 
 clean:  ## delete the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage bench/work
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage bench/work build/site
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qo needs Python 3.11 or newer: make PYTHON=/path/to/python3")'
@@ -86,6 +91,12 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 	$(call install,$(VENV),--require-hashes -r requirements/dev.txt)
 	$(call install,$(VENV),$(itself))
 	@touch $@ $(VENV)/installed
+
+# The packages of the site are not those of qo, so they have an environment of their own.
+$(VENV)/documenter: $(VENV)/bin/python requirements/docs.txt
+	$(PYTHON) -m venv --without-pip $(VENV)/site
+	$(call install,$(VENV)/site,--require-hashes -r requirements/docs.txt)
+	@touch $@
 
 # Test servers whose dependencies conflict with ours, or that are not Python packages. The others are in requirements/dev.txt.
 $(VENV)/servers: $(VENV)/bin/python requirements/ministack.txt requirements/oidc.txt requirements/azurite/package-lock.json

@@ -15,7 +15,7 @@ for extra in web dev; do
 done
 echo 'ministack==1.5.33' | compile ministack.txt -
 echo 'oidc-provider-mock==0.3.4' | compile oidc.txt -
-printf 'mkdocs-material==9.8.1\nmkdocstrings[python]==1.0.8\n' | compile docs.txt -
+printf 'mkdocs-material==9.8.1\nmkdocstrings[python]==1.0.8\nruff==0.17.4\n' | compile docs.txt -
 echo uv | compile uv.txt -
 if command -v npm >/dev/null; then
     cd requirements/azurite

@@ -108,7 +108,8 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
     ) -> Enqueuer[P, R]:
         """The same function with other options: `send_email.using(delay=60).enqueue(...)`.
 
-        With a psycopg `connection` the task is part of its transaction (Postgres only).
+        The options mean the same as in `TaskOptions`, and override those of `@app.task`. With a psycopg `connection`
+        the task is part of its transaction (Postgres only).
         """
         given = {
             "queue": queue,
@@ -141,7 +142,11 @@ class _Declare(Protocol):
 
 
 class App(HookDecorators):
-    """The tasks of a program and their store. The store is opened on first use."""
+    """The tasks of a program and their store. The store is opened on first use.
+
+    `url` selects the store; without it, `QO_URL` or a SQLite file in the working directory is used. `codec` encrypts
+    payloads, results and errors.
+    """
 
     def __init__(
         self, url: str | None = None, settings: Settings | None = None, *, codec: Encrypted | None = None
@@ -193,7 +198,10 @@ class App(HookDecorators):
         executor: ExecutorName | None = ...,
     ) -> _Declare: ...
     def task(self, *functions: Any, **options: Any) -> Any:
-        """Declare a task type. Its name defaults to that of the function. Options: see `qo.tasks.HandlerOptions`."""
+        """Declare a task type: `@app.task`, or `@app.task(max_retries=5)`.
+
+        `name` defaults to that of the function. The other options are those of `HandlerOptions`.
+        """
         name = options.pop("name", None)
 
         def declare(function: Callable[..., Any]) -> TaskFunction[Any, Any, Any]:

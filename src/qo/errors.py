@@ -1,26 +1,26 @@
 """The errors that qo raises.
 
-QoError
-├── InvalidTask       the submitted task is invalid; the message names the field
-├── InvalidSetting    a URL, option or environment variable is invalid
-├── BadBatch          a batch contains the same task twice
-├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored
-│   └── DuplicateTask    a task with the same unique arguments exists
-├── EncryptedValue    a payload or result is encrypted with a key that this process does not have
-├── TaskNotFound      no task has this id
-├── ScheduleNotFound  no schedule has this name
-├── WrongStatus       the task's status does not allow this
-├── LeaseLost         the task's lease expired, or the task was cancelled
-├── TaskFailed        the task finished without a result
-├── ResultTimeout     the task has not finished yet
-├── Conflict          a compare-and-set write lost its race; reload and try again
-└── StorageError      the store could not be reached, is full, or denied access
-    ├── Refused          the store rejects this, and repeating it does not help
-    │   ├── ObjectTooLarge   the store rejects an object because of its size; submit fewer tasks at once
-    │   ├── NewerFormat      a newer qo has written the store; this version must not use it
-    │   ├── DamagedTask      a stored task cannot be read; the others can
-    │   └── DamagedNote      a stored note cannot be read; the others can
-    └── OutcomeUnknown   the write may or may not have succeeded; repeating it is safe
+    QoError
+    ├── InvalidTask       the submitted task is invalid; the message names the field
+    ├── InvalidSetting    a URL, option or environment variable is invalid
+    ├── BadBatch          a batch contains the same task twice
+    ├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored
+    │   └── DuplicateTask    a task with the same unique arguments exists
+    ├── EncryptedValue    a payload or result is encrypted with a key that this process does not have
+    ├── TaskNotFound      no task has this id
+    ├── ScheduleNotFound  no schedule has this name
+    ├── WrongStatus       the task's status does not allow this
+    ├── LeaseLost         the task's lease expired, or the task was cancelled
+    ├── TaskFailed        the task finished without a result
+    ├── ResultTimeout     the task has not finished yet
+    ├── Conflict          a compare-and-set write lost its race; reload and try again
+    └── StorageError      the store could not be reached, is full, or denied access
+        ├── Refused          the store rejects this, and repeating it does not help
+        │   ├── ObjectTooLarge   the store rejects an object because of its size; submit fewer tasks at once
+        │   ├── NewerFormat      a newer qo has written the store; this version must not use it
+        │   ├── DamagedTask      a stored task cannot be read; the others can
+        │   └── DamagedNote      a stored note cannot be read; the others can
+        └── OutcomeUnknown   the write may or may not have succeeded; repeating it is safe
 
 Each error has `task_id`, if it concerns one task, and `cause`, the error of the driver or storage.
 Two more are raised by handlers and caught by the worker: `Retry` and `Fail`. One is raised in handlers by the worker:

@@ -54,6 +54,7 @@ class SyncTaskHandle(Generic[R]):
         self.new = handle.new  # False: a task with its id or idempotency key existed already
 
     def status(self) -> Status:
+        """The current status. Raises TaskNotFound if the task was deleted."""
         return self.refresh().status
 
     async def astatus(self) -> Status:

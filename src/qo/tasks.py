@@ -49,15 +49,15 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     """How tasks of a type are submitted and run. Options of a call override them."""
 
     queue: str = "default"
-    priority: int = MEDIUM
-    needs: tuple[str, ...] = ()
-    timeout: float = TIMEOUT
+    priority: int = MEDIUM  # 0 to 9, lower first; "high" is 0, "medium" 6, "low" 9
+    needs: tuple[str, ...] = ()  # capabilities that a worker must have
+    timeout: float = TIMEOUT  # seconds for one attempt
     max_retries: int = MAX_RETRIES
-    retry: RetryPolicy = DEFAULT_POLICY
+    retry: RetryPolicy = DEFAULT_POLICY  # the back-off between attempts
     rate_limit: float = 0.0  # tasks per second started by one worker; 0 for no limit
     concurrency: int = 0  # concurrent tasks of this type in one worker; 0 for no separate limit
     executor: Executor = Executor.THREAD
-    unique: Unique | None = None
+    unique: Unique | None = None  # at most one task with the same arguments
     time_limit: float | None = None  # seconds for an attempt in this process, instead of the task's timeout
 
 

@@ -439,6 +439,7 @@ class Client:
     # --- changing tasks by their ids
 
     async def cancel(self, task_id: str) -> None:
+        """Cancel a pending or running task. Raises WrongStatus if it has finished, TaskNotFound if there is none."""
         await self._change(cancel(check_id(task_id)))
 
     async def replay(self, task_id: str, *, completed: bool = False) -> None:
@@ -472,6 +473,7 @@ class Client:
         return lambda task_id: set_priority(task_id, number, ageing)
 
     async def archive(self, task_id: str) -> None:
+        """Leave a finished task out of the default listing. Raises WrongStatus if it has not finished."""
         await self._change(archive(check_id(task_id)))
 
     async def delete(self, task_id: str, *, cancel: bool = False) -> None:

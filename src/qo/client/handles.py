@@ -30,6 +30,7 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
     _client: "Client"
 
     async def status(self) -> Status:
+        """The current status. Raises TaskNotFound if the task was deleted."""
         return (await self.refresh()).status
 
     async def refresh(self) -> Task:
@@ -76,6 +77,7 @@ class Producer:
     async def enqueue(
         self, payload: object = None, *, type: str | None = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle:
+        """Submit a task to this queue; as `Client.enqueue`."""
         options["queue"] = self.name
         return await self._client.enqueue(type or self.name, payload, **options)
 
@@ -88,6 +90,7 @@ class Consumer:
         self.ack, self.nack, self.release, self.heartbeat = client.ack, client.nack, client.release, client.heartbeat
 
     async def dequeue(self, *, batch_size: int = 1, lease: Seconds = DEQUEUE_LEASE, wait: Seconds = 0.0) -> list[Task]:
+        """Lease tasks of this queue; as `Client.dequeue`."""
         return await self._client.dequeue(queue=self.name, batch_size=batch_size, lease=lease, wait=wait)
 
 

@@ -127,14 +127,14 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     queue: str
     type: str
     status: Status = Status.PENDING
-    payload: bytes = b"null"
-    result: bytes | None = None
+    payload: bytes = b"null"  # `qo.decode` returns the value
+    result: bytes | None = None  # of a completed task; `qo.decode` returns the value
     error: str | None = None  # of the last failure; None once the task completes
     failure_kind: FailureKind | None = None  # of `error`
     archived_from: Status | None = None  # the status before archiving; None if an older version archived it
-    priority: int = MEDIUM
-    needs: tuple[str, ...] = ()
-    timeout: float = TIMEOUT
+    priority: int = MEDIUM  # 0 to 9, lower first
+    needs: tuple[str, ...] = ()  # capabilities that a worker must have
+    timeout: float = TIMEOUT  # seconds for the first attempt
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = DEFAULT_POLICY
     attempt: int = 0  # grows with every claim, which distinguishes an old holder from the new one
@@ -144,8 +144,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     worker_id: str | None = None  # the worker that runs it, or ran it last
     created_at: float
     updated_at: float
-    started_at: float | None = None
-    completed_at: float | None = None
+    started_at: float | None = None  # the start of the handler
+    completed_at: float | None = None  # the end of the task, whatever its status
     idempotency_key: str | None = None
     trace_id: str | None = None
     run_at: float | None = None  # as submitted; `available_at` changes with every retry
