@@ -9,8 +9,7 @@ import json
 import math
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -105,19 +104,12 @@ def _plain(data: bytes) -> bytes:
 def parse_json(text: str | bytes, field: str = "payload") -> Any:
     """Parse JSON text from callers strictly: no NaN, no duplicate keys, no text or number that a store would change."""
 
-    def refuse_constant(name: str) -> NoReturn:
-        raise InvalidTask(field, f"{name} is not JSON; send null or a string")
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        document = dict(pairs)
-        if len(document) != len(pairs):
-            ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
-            raise InvalidTask(field, f"the key {show(twice)} appears twice")
-        return document
-
     try:
-        with _collector_paused(len(text)):
-            value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=distinct)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        value = _strict.decode(text) if len(text) < _LARGE else _decode_large(text)
+    except _NotStrictError as error:
+        raise InvalidTask(field, str(error)) from None
     except RecursionError as error:
         raise InvalidTask(field, f"is nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:  # also for text that is not UTF-8, and for very long integers
@@ -126,18 +118,36 @@ def parse_json(text: str | bytes, field: str = "payload") -> Any:
     return value
 
 
-@contextmanager
-def _collector_paused(size: int) -> Iterator[None]:
+class _NotStrictError(ValueError):
+    """What Python's parser accepts and qo does not."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _NotStrictError(f"{name} is not JSON; send null or a string")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise _NotStrictError(f"the key {show(twice)} appears twice")
+    return document
+
+
+# Created once: `json.loads` with options creates a decoder for each call, which takes longer than a small text.
+_strict = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct)
+
+
+def _decode_large(text: str) -> Any:
     """Pause the garbage collector while a large text is parsed: it would visit all new objects several times.
 
     That took 80 % of the time, during which the event loop of a server is blocked.
     """
-    if size < _LARGE or not gc.isenabled():
-        yield
-        return
+    if not gc.isenabled():
+        return _strict.decode(text)
     gc.disable()
     try:
-        yield
+        return _strict.decode(text)
     finally:
         gc.enable()
 

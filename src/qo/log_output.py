@@ -72,9 +72,13 @@ def _colour(record: logging.LogRecord) -> str | None:
 
 
 class JsonFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = -1, ""  # the second of the last line, and its text
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "at": iso(record.created),
+            "at": self._instant(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -86,6 +90,15 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return escape_json(_encoded(line))
+
+    def _instant(self, created: float) -> str:
+        """As `iso`, in a third of the time if the last line is of the same second."""
+        whole = int(created)
+        second, text = self._second
+        if second != whole:
+            text = iso(whole)[: -len("000Z")]
+            self._second = whole, text
+        return f"{text}{int(1000 * (created - whole)):03d}Z"
 
 
 def _encoded(line: dict[str, Any]) -> str:

@@ -79,3 +79,11 @@ def test_a_log_line_is_escaped_its_trace_too(formatter: logging.Formatter) -> No
     line = formatter.format(record)
     assert not HARMFUL.search(line)
     assert "\\x9b31m" in line or "\\u009b31m" in line
+
+
+def test_a_log_line_shows_its_instant_in_milliseconds() -> None:
+    formatter = JsonFormatter()
+    instants = [1_700_000_000.0, 1_700_000_000.25, 1_700_000_001.9996, 1_700_000_000.5]
+    shown = [json.loads(formatter.format(logging.makeLogRecord({"created": each})))["at"] for each in instants]
+    seconds = ["20.000", "20.250", "21.999", "20.500"]
+    assert shown == [f"2023-11-14T22:13:{second}Z" for second in seconds]

@@ -36,7 +36,13 @@ class BufferedLogHandler(logging.Handler):
 
 
 def buffer_logs() -> BufferedLogHandler:
-    """Replace the handlers that write each line; keep their format."""
+    """Replace the handlers that write each line; keep their format.
+
+    The lines do not show the thread, the process and the line of code, so these are not looked up: a server logs two
+    lines for each submitted task. The process runs no code of others, which might want them.
+    """
+    logging._srcfile = None  # noqa: SLF001 - documented in the HOWTO of logging
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     log = logging.getLogger("qo")
     buffered = BufferedLogHandler()
     if log.handlers:

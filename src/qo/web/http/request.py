@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -128,8 +129,14 @@ def _check_host(host: str) -> str:
     return name
 
 
-HEADERS: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
+_SINGLE_HEADERS: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
 _TRUSTED_SITES: Final = frozenset({b"same-origin", b"none"})  # none: the user typed the address or used a bookmark
+
+
+def repeats_single(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a header that decides about access is repeated: another program might read the other one."""
+    names = [name for name, _ in headers if name in _SINGLE_HEADERS]
+    return len(names) != len(set(names))
 
 
 def is_foreign_origin(origin: str | None, host: str) -> bool:
@@ -215,4 +222,9 @@ def is_forwarded(headers: Iterable[tuple[bytes, bytes]], http_version: str) -> b
     """Whether a header or the HTTP version indicates a proxy: nginx before 1.29.7 uses HTTP/1.0 by default."""
     if http_version == "1.0":
         return True
-    return any(name in _NAMES or name.startswith(_PREFIXES) for name, _ in headers)
+    return any(map(_is_of_proxy, map(itemgetter(0), headers)))
+
+
+@lru_cache(maxsize=1024)  # clients send few different names
+def _is_of_proxy(name: bytes) -> bool:
+    return name in _NAMES or name.startswith(_PREFIXES)

@@ -13,7 +13,7 @@ from qo.errors import InvalidSetting, InvalidTask, TaskNotFound
 from qo.model import Task, check_id
 from qo.web.http.access import Gate
 from qo.web.http.action_recorder import ActionRecorder
-from qo.web.http.edge import RequestsInFlight
+from qo.web.http.requests_in_flight import RequestsInFlight
 from qo.web.http.settings import WebSettings
 from qo.web.oidc.login import LoginService
 from qo.web.stats.pending_kinds import PendingKinds
