@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qo.codec import (
+    SEALED,
     decode_task,
     decode_value,
     encode_task,
@@ -144,7 +145,16 @@ def test_every_json_value_survives_the_round_trip(value: Any) -> None:
     assert from_json(to_json(encode_value(value))) == value
 
 
-@given(st.binary())
+def test_raw_bytes_that_would_be_read_as_an_encrypted_value_are_refused() -> None:
+    for value in (SEALED[1:], bytearray(SEALED[1:] + b"\x00" * 40)):
+        with pytest.raises(
+            InvalidTask, match="result: bytes that begin with qo-sealed-1: look like an encrypted value"
+        ):
+            encode_value(value, "result")
+    assert decode_value(encode_value(b"." + SEALED)) == b"." + SEALED
+
+
+@given(st.binary().filter(lambda data: not data.startswith(SEALED[1:])))
 def test_raw_bytes_survive_and_are_shown_as_base64(data: bytes) -> None:
     encoded = encode_value(data)
     assert decode_value(encoded) == data

@@ -38,7 +38,13 @@ _LARGE = 64 * 1024  # bytes
 def encode_value(value: object, field: str = "payload") -> bytes:
     """A payload or result as bytes. Raises InvalidTask for values that JSON cannot represent exactly."""
     if isinstance(value, _BYTES):
-        return _RAW + bytes(value)
+        data = _RAW + bytes(value)
+        if data.startswith(SEALED):
+            problem = (
+                f"bytes that begin with {SEALED[1:].decode()} look like an encrypted value; put another byte first"
+            )
+            raise InvalidTask(field, problem)
+        return data
     try:
         plain = msgspec.to_builtins(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
