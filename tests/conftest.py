@@ -10,6 +10,7 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.servers.oidc import oidc_provider
@@ -40,6 +41,12 @@ LONG = (
     r"|engines/test_(per_task_costs|log_simulation|layouts_(lost_answers|races)|.*_(restart|processes))"
 )
 GOODBYE = 60.0  # seconds
+
+# On a busy machine any example may be late. Time limits of whole tests are set elsewhere.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_unconfigure() -> None:
