@@ -35,12 +35,13 @@ for i, new in ipairs(batch) do
     unpack(new, 1, 11)
   local id = last_under(first, window)
   local at = now - 0.000003 * (steps - i + 1)
-  local there = call('HMGET', task_key(id), 's', 'm')
+  local key = task_key(id)
+  local there = call('HMGET', key, 's', 'm')
   local stored = there[1] and decode_state(there[1])
   local is_damaged = there[1] and not stored -- its id stays taken
   local is_new = not stored and not there[2] and not is_damaged
   if stored and next_id and is_over(stored, window, at, until_started) and call('EXISTS', task_key(next_id)) == 0 then
-    id, is_new = next_id, true
+    id, key, is_new = next_id, task_key(next_id), true
     follow(first, id)
   end
   if is_new then
@@ -50,9 +51,9 @@ for i, new in ipairs(batch) do
       rank = due_at(run_at and run_at - (now - at) or available_at, at) + weight, created_at = at, updated_at = at,
       lease_expires_at = NO_TIME, started_at = NO_TIME, completed_at = NO_TIME, lane = lane, worker_id = '', lease_id = '',
     }
-    call('HSET', task_key(id), 's', encode_state(t), 'd', description, 'p', ARGV[4 + i], 'h1', encode_event(t))
+    call('HSET', key, 's', encode_state(t), 'd', description, 'p', ARGV[4 + i], 'h1', encode_event(t))
     if group then
-      call('HSET', task_key(id), 'b', group)
+      call('HSET', key, 'b', group)
       add_later(batch_key(group), at, id)
     end
     index_status(PENDING, lane, at, id)

@@ -159,13 +159,14 @@ local function promote(groups)
       remove_head(lane, parsed_lane(lane), 'u' .. head)
       write_head(lane, parsed_lane(lane), 'p', effective_rank(lane, slice(head, 9), rank), head)
     end
+    write_heads()
   end
 end
 
 -- --- choice of tasks
 
 local MAX_LANES_READ = 64 -- up to this many lanes are read one by one
-local chosen, used_lanes = {}, {} -- ids in order; cursors by lane
+local chosen, used_lanes = {}, {} -- ids in order; by lane: a cursor behind its chosen tasks
 
 -- Choose the first tasks until the limit is reached. False, if more than `max_skipped` heads were not eligible.
 local function choose_from(cursors, is_only_lane, size, max_skipped)
@@ -187,7 +188,7 @@ local function choose_from(cursors, is_only_lane, size, max_skipped)
       if left then per_type_limits[lane_cursor.type] = left - 1 end
       lane_cursor.taken = lane_cursor.taken + 1
       used_lanes[lane_cursor.lane] = lane_cursor
-      if #chosen < limit and advance(lane_cursor, read, lane_cursor.size) then
+      if advance(lane_cursor, read, lane_cursor.size) and #chosen < limit then
         push(cursors, rank_cursor(lane_cursor, is_only_lane), precedes)
       end
     end
@@ -264,10 +265,17 @@ for _, id in ipairs(chosen) do
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5], rows[n + 6] = id, s, row[2], row[3], row[4], row[5]
   rows[n + 7], rows[n + 8], rows[n + 9], rows[n + 10] = row[6], row[7], row[8], row[9]
 end
+local emptied = {}
 for lane, cursor in pairs(used_lanes) do
-  call('ZREMRANGEBYRANK', PREFIX .. ':ready:' .. lane, 0, cursor.taken - 1)
-  refresh_head(lane)
+  if cursor.member then
+    call('ZREMRANGEBYRANK', cursor.key, 0, cursor.taken - 1)
+    if unlisted[PENDING] then unlisted[PENDING][lane] = nil end -- it still has pending tasks
+  else
+    emptied[#emptied + 1] = cursor.key
+  end
 end
+if #emptied > 0 then call('DEL', unpack(emptied)) end
+refresh_heads(used_lanes)
 write_indexes(now)
 for lane in pairs(filled_lanes) do -- no notification of a lane whose staged tasks are all claimed
   if call('EXISTS', PREFIX .. ':ready:' .. lane) == 0 then filled_lanes[lane] = nil end

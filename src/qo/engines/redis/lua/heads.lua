@@ -34,43 +34,76 @@ end
 
 local function heads_key(kind, group) return PREFIX .. (kind == 'p' and ':promoted:' or ':unpromoted:') .. group end
 
+-- Changes of heads are collected, so that a script that changes many lanes runs one command per key.
+local removed_heads, added_heads, records, removed_records = {}, {}, {}, {}
+local typed, untyped, needed = {}, {}, {}
+
 local function remove_head(lane, parsed, record)
   local kind, member = slice(record, 1, 1), slice(record, 2) .. lane
-  for _, group in ipairs(parsed.groups) do call('ZREM', heads_key(kind, group), member) end
+  for _, group in ipairs(parsed.groups) do append(removed_heads, heads_key(kind, group), member) end
 end
 
 local function write_head(lane, parsed, kind, score, member)
-  for _, group in ipairs(parsed.groups) do call('ZADD', heads_key(kind, group), score, member .. lane) end
-  call('HSET', HEADS, lane, kind .. member)
+  for _, group in ipairs(parsed.groups) do append(added_heads, heads_key(kind, group), score, member .. lane) end
+  append(records, HEADS, lane, kind .. member)
 end
 
-local function remove_empty_lane(lane, parsed)
-  call('HDEL', HEADS, lane)
-  call('SREM', PREFIX .. ':typed:' .. parsed.type, lane)
-  if call('HINCRBY', NEEDS, parsed.needs_text, -1) <= 0 then call('HDEL', NEEDS, parsed.needs_text) end
+local function add_lane(lane, parsed)
+  append(typed, PREFIX .. ':typed:' .. parsed.type, lane)
+  needed[parsed.needs_text] = (needed[parsed.needs_text] or 0) + 1
 end
 
--- Call after a change of the ready tasks of this lane.
-local function refresh_head(lane)
-  local parsed = parsed_lane(lane)
+local function remove_lane(lane, parsed)
+  append(removed_records, HEADS, lane)
+  append(untyped, PREFIX .. ':typed:' .. parsed.type, lane)
+  needed[parsed.needs_text] = (needed[parsed.needs_text] or 0) - 1
+end
+
+local function write_heads()
+  call_each('ZREM', removed_heads)
+  call_each('ZADD', added_heads)
+  call_each('HDEL', removed_records)
+  call_each('HSET', records)
+  call_each('SREM', untyped)
+  call_each('SADD', typed)
+  for needs, change in pairs(needed) do
+    if change ~= 0 and call('HINCRBY', NEEDS, needs, change) <= 0 then call('HDEL', NEEDS, needs) end
+  end
+  removed_heads, added_heads, records, removed_records, typed, untyped, needed = {}, {}, {}, {}, {}, {}, {}
+end
+
+-- `first` and `score`: the first ready task of the lane. `record`: its head so far.
+local function change_head(lane, record, first, score)
+  local member = first and struct_pack('>d', tonumber(score)) .. first
+  local parsed = not (record and slice(record, 2) == member) and parsed_lane(lane)
   if not parsed then return end
-  local first = call('ZRANGE', PREFIX .. ':ready:' .. lane, 0, 0, 'WITHSCORES')
-  local record = call('HGET', HEADS, lane)
-  local member = first[1] and struct_pack('>d', tonumber(first[2])) .. first[1]
-  if record and slice(record, 2) == member then return end
   if record then remove_head(lane, parsed, record) end
-  if not member then
-    if record then remove_empty_lane(lane, parsed) end
-    return
+  if member then
+    if not record then
+      add_lane(lane, parsed)
+      filled_lanes[lane] = true
+    end
+    -- The rank of a task of priority 0 is the time since which it waits, so its head is promoted from the beginning.
+    write_head(lane, parsed, slice(lane, -3) == ',0]' and 'p' or 'u', score, member)
+  elseif record then
+    remove_lane(lane, parsed)
   end
-  if not record then
-    call('SADD', PREFIX .. ':typed:' .. parsed.type, lane)
-    call('HINCRBY', NEEDS, parsed.needs_text, 1)
-  end
-  -- The rank of a task of priority 0 is the time since which it waits, so its head is promoted from the beginning.
-  write_head(lane, parsed, slice(lane, -3) == ',0]' and 'p' or 'u', first[2], member)
 end
 
+-- Call after a change of the ready tasks of these lanes. By lane: as in `changed_lanes`, or a cursor at the first task that
+-- is left.
 local function refresh_heads(lanes)
-  for lane in pairs(lanes) do refresh_head(lane) end
+  local names = {}
+  for lane in pairs(lanes) do names[#names + 1] = lane end
+  if #names == 0 then return end
+  local known = call('HMGET', HEADS, unpack(names))
+  for i, lane in ipairs(names) do
+    local change, record = lanes[lane], known[i]
+    if type(change) == 'table' then
+      change_head(lane, record, change.member, change.score)
+    elseif change == true or not record or struct_unpack('>d', record, 2) >= change then
+      change_head(lane, record, unpack(call('ZRANGE', PREFIX .. ':ready:' .. lane, 0, 0, 'WITHSCORES')))
+    end -- otherwise all tasks were added behind the head
+  end
+  write_heads()
 end

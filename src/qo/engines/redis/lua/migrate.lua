@@ -42,7 +42,7 @@ local function index_lane(lane)
     local newest = call('ZRANGE', listed_key(status, lane), -1, -1, 'WITHSCORES')
     if newest[2] then call('ZADD', lanes_key(status), newest[2], lane) end
   end
-  refresh_head(lane)
+  refresh_heads({ [lane] = true })
 end
 
 local function convert(size, cursor, first)

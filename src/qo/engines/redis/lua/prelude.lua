@@ -48,7 +48,15 @@ local STATE_TAIL = struct.size(STATE_FORMAT) + 1 -- where the texts of a state b
 
 local function task_key(id) return PREFIX .. ':task:' .. id end
 local function lanes_key(status) return PREFIX .. ':lanes:' .. STATUS_NAMES[status] end
-local function listed_key(status, lane) return PREFIX .. ':listed:' .. STATUS_NAMES[status] .. ':' .. lane end
+local listed_keys = { [0] = {}, {}, {}, {}, {}, {} } -- by status and lane: a batch has many tasks and few lanes
+local function listed_key(status, lane)
+  local key = listed_keys[status][lane]
+  if not key then
+    key = PREFIX .. ':listed:' .. STATUS_NAMES[status] .. ':' .. lane
+    listed_keys[status][lane] = key
+  end
+  return key
+end
 
 local function current_time(given)
   if given ~= '' then return tonumber(given) end
@@ -91,26 +99,28 @@ end
 -- Changes of sorted sets are collected, so that a script runs one ZADD and one ZREM per key.
 local adds, removals = {}, {}
 
-local function add_later(key, score, id)
-  local members = adds[key]
-  if not members then members = {}; adds[key] = members end
-  members[#members + 1] = score
-  members[#members + 1] = id
+-- Append one or two values to the list of a key.
+local function append(lists, key, value, second)
+  local list = lists[key]
+  if not list then list = {}; lists[key] = list end
+  list[#list + 1] = value
+  list[#list + 1] = second
 end
 
-local function remove_later(key, id)
-  local members = removals[key]
-  if not members then members = {}; removals[key] = members end
-  members[#members + 1] = id
+local function call_each(command, lists)
+  for key, list in pairs(lists) do call(command, key, unpack(list)) end
 end
+
+local function add_later(key, score, id) append(adds, key, score, id) end
+local function remove_later(key, id) append(removals, key, id) end
 
 local listed, unlisted = {}, {} -- by status: lanes that got tasks, with the newest created_at; lanes that lost tasks
 
 local function index_status(status, lane, created_at, id)
   add_later(listed_key(status, lane), created_at, id)
-  local newest = listed[status] or {}
-  listed[status] = newest
-  newest[lane] = math.max(newest[lane] or created_at, created_at)
+  local newest = listed[status]
+  if not newest then newest = {}; listed[status] = newest end
+  if not newest[lane] or newest[lane] < created_at then newest[lane] = created_at end
 end
 
 local function unindex_status(status, lane, id)
@@ -120,7 +130,7 @@ local function unindex_status(status, lane, id)
 end
 
 local filled_lanes = {} -- lanes that had no ready task and now have one
-local changed_lanes = {} -- lanes whose ready tasks have changed
+local changed_lanes = {} -- lanes whose ready tasks have changed: the lowest rank that was added, or true if any was removed
 
 -- The member of a task in :ready. The order of packed times is that of their bytes.
 local function ready_member(created_at, id) return struct_pack('>d', created_at) .. id end
@@ -129,10 +139,9 @@ local function index_pending(t, id, now)
   if t.available_at > now then
     add_later(PREFIX .. ':delayed', t.available_at, id)
   else
-    local key = PREFIX .. ':ready:' .. t.lane
-    if not adds[key] and call('EXISTS', key) == 0 then filled_lanes[t.lane] = true end
-    add_later(key, t.rank, ready_member(t.created_at, id))
-    changed_lanes[t.lane] = true
+    add_later(PREFIX .. ':ready:' .. t.lane, t.rank, ready_member(t.created_at, id))
+    local change = changed_lanes[t.lane]
+    if not change or change ~= true and t.rank < change then changed_lanes[t.lane] = t.rank end
   end
 end
 
@@ -142,20 +151,37 @@ local function next_due_in(now)
   return first[2] and tonumber(first[2]) - now
 end
 
+-- Remove those of the lanes that have no task of this status. Often all are empty, or none is: one command tells.
+local function remove_empty_lanes(status, lanes)
+  local names, keys = {}, {}
+  for lane in pairs(lanes) do
+    names[#names + 1] = lane
+    keys[#keys + 1] = listed_key(status, lane)
+  end
+  local existing = #keys > 0 and call('EXISTS', unpack(keys)) or 0
+  if existing == #keys then return end
+  local empty = {}
+  for i, key in ipairs(keys) do
+    if existing == 0 or call('EXISTS', key) == 0 then empty[#empty + 1] = names[i] end
+  end
+  call('ZREM', lanes_key(status), unpack(empty))
+end
+
 local due_in_before -- `next_due_in` before this script delayed tasks
 
 local function write_indexes(now)
   if adds[PREFIX .. ':delayed'] then due_in_before = next_due_in(now) end
-  for key, members in pairs(removals) do call('ZREM', key, unpack(members)) end
-  for key, members in pairs(adds) do call('ZADD', key, unpack(members)) end
+  call_each('ZREM', removals)
+  call_each('ZADD', adds)
   for status, lanes in pairs(listed) do
-    for lane, newest in pairs(lanes) do call('ZADD', lanes_key(status), 'GT', newest, lane) end
-  end
-  for status, lanes in pairs(unlisted) do
-    for lane in pairs(lanes) do
-      if call('EXISTS', listed_key(status, lane)) == 0 then call('ZREM', lanes_key(status), lane) end
+    local scores = {}
+    for lane, newest in pairs(lanes) do
+      scores[#scores + 1] = newest
+      scores[#scores + 1] = lane
     end
+    call('ZADD', lanes_key(status), 'GT', unpack(scores))
   end
+  for status, lanes in pairs(unlisted) do remove_empty_lanes(status, lanes) end
 end
 
 -- A waiting worker has found its lanes empty and knows when the next task is due. So notify it only of lanes that were

@@ -18,7 +18,7 @@ for i = 1, #ARGV, 2 do
   for lane in pairs(lanes) do
     local created_at = call('ZSCORE', listed_key(PENDING, lane), id)
     if created_at and call('ZREM', PREFIX .. ':ready:' .. lane, ready_member(tonumber(created_at), id)) == 1 then
-      refresh_head(lane)
+      refresh_heads({ [lane] = true })
     end
     for status = 0, 5 do
       if call('ZREM', listed_key(status, lane), id) == 1 and call('EXISTS', listed_key(status, lane)) == 0 then
