@@ -5,16 +5,14 @@ from typing import Annotated, Any, cast
 from litestar import Request, delete, get, post
 from litestar.exceptions import NotFoundException, PermissionDeniedException
 from litestar.params import FromPath, FromQuery, JSONBody
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from qo import notes
-from qo.client import Client
 from qo.client.describe import Priority, parse_instant
 from qo.clock import iso
 from qo.errors import InvalidTask, WrongStatus
-from qo.model import LevelWord, Status, check_name, check_number, cursor, replay, replay_finished
+from qo.model import LevelWord, Status, check_name, check_number
 from qo.model.task import LATEST
-from qo.web.callers import AccessLimits
 from qo.web.http.access import CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
 from qo.web.http.action_recorder import describe_action
 from qo.web.http.openapi import Name, Rate, TypeName
@@ -30,10 +28,8 @@ from qo.web.http.visibility import (
     visible_workers,
 )
 from qo.web.task_words import Word, task_word
-from qo.web.v1.read import filter_of
 
-_PAGE_SIZE = 500
-_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]  # by default; completed tasks must be asked for
+PriorityLevel = Annotated[int, Meta(ge=0, le=9)] | LevelWord
 
 
 class ChangedTask(Struct, frozen=True, kw_only=True):
@@ -41,15 +37,6 @@ class ChangedTask(Struct, frozen=True, kw_only=True):
 
     task_id: str
     status: Word
-
-
-class ReplayFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks to replay. An empty list means all. Completed tasks are replayed only if `status` names them."""
-
-    status: list[Word] = field(default_factory=lambda: list(_REPLAYABLE))
-    type: list[Name] = []
-    queue: list[Name] = []
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
 
 
 class NewTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,14 +49,7 @@ class NewTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class NewPriority(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """0 to 9, lower first, or a level."""
 
-    priority: Annotated[int, Meta(ge=0, le=9)] | LevelWord
-
-
-class Replayed(Struct, frozen=True, kw_only=True):
-    """`more`: further tasks match; repeat the request for them."""
-
-    replayed: int
-    more: bool
+    priority: PriorityLevel
 
 
 @delete("/tasks/{task_id:str}", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
@@ -118,14 +98,20 @@ async def reschedule_task(
     """Let a queued task become due at another time. A time in the past means now."""
     server = server_of(request)
     task_id = await check_visible(request, task_id)
-    if (data.run_at is None) == (data.delay_seconds is None):
-        raise InvalidTask("run_at", "send either run_at or delay_seconds")
-    at = server.clock() + (data.delay_seconds or 0.0) if data.run_at is None else parse_instant("run_at", data.run_at)
-    check_number("run_at", at, maximum=LATEST)  # before `iso`, which raises for instants outside of the calendar
+    at = new_time(data.run_at, data.delay_seconds, server.clock())
     describe_action(request, f"to {iso(at)}")
     await server.client.reschedule(task_id, at)
     log_transition(request, "rescheduled", task_id=task_id)
     return ChangedTask(task_id=task_id, status="queued")
+
+
+def new_time(run_at: str | None, delay: float | None, now: float) -> float:
+    """The instant that a request names in one of two ways. Raises InvalidTask."""
+    if (run_at is None) == (delay is None):
+        raise InvalidTask("run_at", "send either run_at or delay_seconds")
+    at = now + (delay or 0.0) if run_at is None else parse_instant("run_at", run_at)
+    check_number("run_at", at, maximum=LATEST)  # before `iso`, which raises for instants outside of the calendar
+    return at
 
 
 @post("/tasks/{task_id:str}/priority", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409, 413, 415))
@@ -150,40 +136,6 @@ async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) 
     task = await found(request, task_id)
     log_transition(request, "archived", task)
     return ChangedTask(task_id=task_id, status=task_word(task))
-
-
-@post("/tasks/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
-async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
-    """Replay the matching tasks, newest first, up to `limit`."""
-    client = server_of(request).client
-    ids, more = await _matching(client, data, caller_of(request).limits)
-    action = describe_action(request, status=data.status, type=data.type, queue=data.queue)
-    replayed, change = 0, replay_finished if "completed" in data.status else replay
-    for start in range(0, len(ids), _PAGE_SIZE):
-        some = ids[start : start + _PAGE_SIZE]
-        action.add(some, answers := await client.apply([change(task_id) for task_id in some]))
-        replayed += sum(answers)
-    log_transition(request, "replayed", number=replayed)
-    return Replayed(replayed=replayed, more=more)
-
-
-async def _matching(client: Client, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
-    """All matching ids, before the first task changes, and whether more tasks match."""
-    words = set(given.status) & {*_REPLAYABLE, "completed"}
-    where = limits.narrow(filter_of(sorted(words), given.type, given.queue)) if words else None
-    ids: list[str] = []
-    after = ""
-    while where is not None:
-        some = await client.engine.find_without_values(where, limit=_PAGE_SIZE, after=after)
-        for task in some:
-            if len(ids) == given.limit:
-                return ids, True
-            if task_word(task) in words:
-                ids.append(task.id)
-        if len(some) < _PAGE_SIZE:
-            break
-        after = cursor(some[-1])
-    return ids, False
 
 
 _SAMPLE_AGE = 1.0  # seconds

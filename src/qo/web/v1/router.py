@@ -11,7 +11,6 @@ from qo.web.v1.actions import (
     pause_tasks,
     prioritise_task,
     replay_task,
-    replay_tasks,
     reschedule_task,
     resume_tasks,
     run_task_now,
@@ -19,6 +18,15 @@ from qo.web.v1.actions import (
 )
 from qo.web.v1.audit import list_actions
 from qo.web.v1.batches import show_batch, show_batches
+from qo.web.v1.bulk_actions import (
+    archive_tasks,
+    cancel_tasks,
+    delete_tasks,
+    prioritise_tasks,
+    replay_tasks,
+    reschedule_tasks,
+    run_tasks_now,
+)
 from qo.web.v1.events import listen
 from qo.web.v1.read import explain_waiting, list_tasks, list_workers, show_history, show_result, show_stats, show_task
 from qo.web.v1.schedules import (
@@ -44,6 +52,12 @@ router = Router(
         show_result,
         replay_task,
         replay_tasks,
+        cancel_tasks,
+        archive_tasks,
+        delete_tasks,
+        run_tasks_now,
+        reschedule_tasks,
+        prioritise_tasks,
         archive_task,
         run_task_now,
         reschedule_task,

@@ -1,0 +1,184 @@
+"""Actions on all tasks that match a filter: replay, cancel, archive, delete, run now, reschedule, priority."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, cast
+
+from litestar import Request, post
+from litestar.params import JSONBody
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from qo import model
+from qo.client import Client
+from qo.client.describe import Priority
+from qo.clock import iso
+from qo.errors import InvalidTask
+from qo.model import Change, PendingKind, check_batch_id, cursor
+from qo.web.callers import AccessLimits
+from qo.web.http.access import ADMIN, LIMITED, OPERATE, caller_of
+from qo.web.http.action_recorder import describe_action
+from qo.web.http.openapi import BatchName, Name, Seconds
+from qo.web.http.problems import problems
+from qo.web.http.server import log_transition, server_of
+from qo.web.task_words import Word, task_word
+from qo.web.v1.actions import PriorityLevel, new_time
+from qo.web.v1.read import filter_of
+
+_PAGE_SIZE = 500
+_ENDED: list[Word] = ["completed", "failed", "dead_letter", "cancelled"]
+_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]  # by default; completed tasks must be asked for
+_LATER = (PendingKind.SCHEDULED, PendingKind.RETRYING)
+_Limit = Annotated[int, Meta(ge=1, le=10_000)]
+
+
+class MatchingTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to change: those that match all fields. An empty list means all that the action can change."""
+
+    status: list[Word] = []
+    type: list[Name] = []
+    queue: list[Name] = []
+    batch: BatchName | None = None
+    limit: _Limit = 1000
+
+
+class ReplayFilter(MatchingTasks, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to replay. An empty list means all. Completed tasks are replayed only if `status` names them."""
+
+    status: list[Word] = field(default_factory=lambda: list(_REPLAYABLE))
+
+
+class RescheduleFilter(MatchingTasks, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to reschedule, and either an ISO 8601 time, or seconds from now."""
+
+    run_at: str | None = None
+    delay_seconds: Seconds | None = None
+
+
+class PriorityFilter(MatchingTasks, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to move, and their new priority: 0 to 9, lower first, or a level."""
+
+    priority: PriorityLevel
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """`more`: further tasks match; repeat the request for them."""
+
+    replayed: int
+    more: bool
+
+
+class Changed(Struct, frozen=True, kw_only=True):
+    """How many tasks were changed. `more`: further tasks match; repeat the request for them."""
+
+    changed: int
+    more: bool
+
+
+class _BulkAction(Struct, frozen=True, kw_only=True):
+    transition: str  # in the log, from which the audit trail takes its verb
+    change: Callable[[str], Change] | None  # None: delete
+    words: Sequence[Word]  # the statuses that it can change
+    pending: tuple[PendingKind, ...] = ()
+
+
+@post("/tasks/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
+    """Replay the matching tasks, newest first, up to `limit`."""
+    change = model.replay_finished if "completed" in data.status else model.replay
+    done = await _act(request, data, _BulkAction(transition="replayed", change=change, words=_ENDED))
+    return Replayed(replayed=done.changed, more=done.more)
+
+
+@post("/tasks/cancel", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def cancel_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
+    """Cancel the matching tasks that are queued or executing, newest first, up to `limit`. Name a status, type, queue
+    or batch."""
+    _check_narrow(data)
+    words: list[Word] = ["queued", "executing"]
+    return await _act(request, data, _BulkAction(transition="cancelled", change=model.cancel, words=words))
+
+
+@post("/tasks/archive", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def archive_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
+    """Archive the matching tasks that have ended, newest first, up to `limit`."""
+    return await _act(request, data, _BulkAction(transition="archived", change=model.archive, words=_ENDED))
+
+
+@post("/tasks/delete", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
+async def delete_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
+    """Delete the matching tasks that have ended, newest first, up to `limit`. Name a status, type, queue or batch."""
+    _check_narrow(data)
+    return await _act(request, data, _BulkAction(transition="deleted", change=None, words=_ENDED))
+
+
+@post("/tasks/run-now", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def run_tasks_now(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
+    """Make the matching queued tasks due that are scheduled for later or wait for a retry, up to `limit`."""
+    action = _BulkAction(transition="run-now", change=model.run_now, words=["queued"], pending=_LATER)
+    return await _act(request, data, action)
+
+
+@post("/tasks/reschedule", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def reschedule_tasks(request: Request[Any, Any, Any], data: JSONBody[RescheduleFilter]) -> Changed:
+    """Let the matching queued tasks become due at another time, up to `limit`. A time in the past means now."""
+    server = server_of(request)
+    at = new_time(data.run_at, data.delay_seconds, server.clock())
+    change = server.client.reschedule_change(at)
+    action = _BulkAction(transition="rescheduled", change=change, words=["queued"])
+    return await _act(request, data, action, f"to {iso(at)}")
+
+
+@post("/tasks/priority", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def prioritise_tasks(request: Request[Any, Any, Any], data: JSONBody[PriorityFilter]) -> Changed:
+    """Change the priority of the matching queued tasks, up to `limit`."""
+    change = server_of(request).client.priority_change(cast("Priority", data.priority))
+    action = _BulkAction(transition="priority", change=change, words=["queued"])
+    return await _act(request, data, action, f"to {data.priority}")
+
+
+def _check_narrow(data: MatchingTasks) -> None:
+    """Raise for a filter that matches every task: what it would end cannot be undone."""
+    if not (data.status or data.type or data.queue or data.batch):
+        raise InvalidTask("status", "name a status, type, queue or batch: this request would affect every task")
+
+
+async def _act(request: Request[Any, Any, Any], data: MatchingTasks, action: _BulkAction, target: str = "") -> Changed:
+    """Change the matching tasks. Each write is recorded before the next."""
+    client = server_of(request).client
+    ids, more = await _matching(client, data, action, caller_of(request).limits)
+    batch = [] if data.batch is None else [data.batch]
+    recorded = describe_action(request, target, status=data.status, type=data.type, queue=data.queue, batch=batch)
+    changed = 0
+    for start in range(0, len(ids), _PAGE_SIZE):
+        some = ids[start : start + _PAGE_SIZE]
+        if action.change is None:
+            answers = await client.engine.delete(some)
+        else:
+            answers = await client.apply([action.change(task_id) for task_id in some])
+        recorded.add(some, answers)
+        changed += sum(answers)
+    log_transition(request, action.transition, number=changed)
+    return Changed(changed=changed, more=more)
+
+
+async def _matching(
+    client: Client, given: MatchingTasks, action: _BulkAction, limits: AccessLimits
+) -> tuple[list[str], bool]:
+    """All matching ids, before the first task changes, and whether more tasks match."""
+    words = set(given.status or action.words) & set(action.words)
+    asked = filter_of(sorted(words), given.type, given.queue)
+    batch = None if given.batch is None else check_batch_id("batch", given.batch)
+    where = limits.narrow(replace(asked, batch=batch, pending=action.pending)) if words else None
+    ids: list[str] = []
+    after = ""
+    while where is not None:
+        some = await client.engine.find_without_values(where, limit=_PAGE_SIZE, after=after)
+        for task in some:
+            if len(ids) == given.limit:
+                return ids, True
+            if task_word(task) in words:
+                ids.append(task.id)
+        if len(some) < _PAGE_SIZE:
+            break
+        after = cursor(some[-1])
+    return ids, False
