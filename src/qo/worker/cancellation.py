@@ -16,10 +16,28 @@ _POLL_INTERVAL = 1.0  # seconds between two reads of the tasks that run
 _MIN_AGE = 0.5  # seconds a handler runs before its task is read; most end sooner
 _RETRY_PAUSE = 5.0  # seconds after a failed read; the renewals log the error
 _MAX_PAYLOAD = 16_384  # bytes; a task with a larger payload is renewed instead of read
-# Reads may take a twentieth of the time. A read that takes longer than 2.5 ms at best goes to a store that is far away,
-# where each call costs money; the worker then asks less often, and in the end only renews. A qo server costs nothing.
-_DURATION_FACTOR, _QUICKEST_FACTOR = 20, 400
-_QUICKEST_GROWTH = 1.05  # per read
+# A call that takes longer than 2.5 ms at best goes to a store that is far away, where each call costs money; the worker
+# then asks less often, and in the end only renews. A qo server costs nothing. A single slow call says only that the
+# machine or the store is busy, so it delays the next read by little.
+_QUICKEST_FACTOR = 400
+_QUICKEST_GROWTH = 1.05  # per call
+_MIN_CALLS = 5  # before the quickest one counts; the first calls open connections
+_DURATION_FACTOR, _MAX_BUSY_PAUSE = 20, 1.4  # after a slow call; with the limit, two seconds for all of it
+
+
+class _QuickestCall:
+    """How long a call takes at best."""
+
+    def __init__(self) -> None:
+        self._seconds, self._calls = float("inf"), 0
+
+    def add(self, seconds: float) -> None:
+        self._seconds, self._calls = min(seconds, self._seconds * _QUICKEST_GROWTH), self._calls + 1
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two calls to a store that is this far away; 0 while that is not known."""
+        return _QUICKEST_FACTOR * self._seconds if self._calls >= _MIN_CALLS else 0.0
 
 
 class CancellationWatch:
@@ -37,7 +55,7 @@ class CancellationWatch:
     ) -> None:
         self._engine, self._leased_runs, self._lease_keeper = engine, leased_runs, lease_keeper
         self._callbacks, self._max_interval, self._clock = callbacks, max_interval, clock
-        self._quickest = float("inf")
+        self._reads, self._renewals = _QuickestCall(), _QuickestCall()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -58,15 +76,18 @@ class CancellationWatch:
         sent = self._clock()
         stored = await self._engine.get_without_values([run.task.id for run in small])
         if small:
-            self._quickest = min(self._clock() - sent, self._quickest * _QUICKEST_GROWTH)
+            self._reads.add(self._clock() - sent)
         doubtful += [
             run for run, task in zip(small, stored, strict=True) if task is None or task.status is not Status.RUNNING
         ]
         # The renewal decides: it compares the lease.
         await self._lease_keeper.renew_now([run for run in doubtful if not run.settled])
         took = self._clock() - sent
-        longest = 0.0 if self._engine.is_remote else _QUICKEST_FACTOR * (self._quickest if small else took)
-        return min(self._max_interval, max(_POLL_INTERVAL, _DURATION_FACTOR * took, longest))
+        if not small:
+            self._renewals.add(took)
+        distant = 0.0 if self._engine.is_remote else (self._reads if small else self._renewals).pause
+        busy = min(_MAX_BUSY_PAUSE, _DURATION_FACTOR * took)
+        return min(self._max_interval, max(_POLL_INTERVAL, busy, distant))
 
     async def explain(self, runs: list[Run]) -> None:
         """Log why these runs were stopped, and call the callbacks of those whose tasks were cancelled."""
