@@ -11,8 +11,9 @@ import pytest
 
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
+from qo.engines.postgres.lanes import PostgresLanes
 from qo.errors import StorageError
-from qo.model import Change, Filter, Status, Task, complete, fail
+from qo.model import Change, Filter, Status, Task, cancel, complete, fail, set_priority
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
@@ -204,6 +205,30 @@ async def test_a_task_added_while_its_lane_is_being_removed_gets_a_new_lane(
         await until(lambda: db.execute(blocked).rowcount > 0)
     assert (await adding)[0].new
     assert [task.id for task in await claim(engine)] == [task_id(1)]
+    assert await wrong(url) == []
+
+
+async def test_a_task_whose_new_lane_is_removed_before_its_priority_changes_gets_another_one(
+    engine: PostgresEngine, db: Db, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.add([new(1), new(2), new(3, priority=0)])
+    (urgent,) = await claim(engine, limit=1)
+    await engine.apply([complete(urgent)])
+    await engine.delete([urgent.id])  # its lane is empty, and the engine knows its number
+    check, calls = PostgresLanes.check, 0
+
+    async def check_before_removal(lanes: PostgresLanes, keys: Any) -> None:
+        nonlocal calls
+        await check(lanes, keys)
+        calls += 1
+        if calls == 1:
+            db.execute("DELETE FROM test.tally WHERE lane IN (SELECT n FROM test.lanes WHERE priority = 0)")
+            db.execute("DELETE FROM test.lanes WHERE priority = 0")
+
+    monkeypatch.setattr(PostgresLanes, "check", check_before_removal)
+    changes = [set_priority(task_id(1), 0), set_priority(task_id(9), 0), cancel(task_id(2))]
+    assert await engine.apply(changes) == [True, False, True]
+    assert [(task.id, task.priority) for task in await claim(engine)] == [(task_id(1), 0)]
     assert await wrong(url) == []
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.model import NewTask
+from qo.model.task import LATEST
 from qo.schedules.decision import (
     ACTIVE_FOR,
     DECLARED_FOR,
@@ -21,7 +22,7 @@ from qo.schedules.decision import (
     resumed,
     started_by_hand,
 )
-from qo.schedules.schedule import NO_ID, Schedule, ScheduleNote, make_schedule, task_id_of, task_of
+from qo.schedules.schedule import NO_ID, Fire, Schedule, ScheduleNote, make_schedule, task_id_of, task_of
 
 START = 1_000_000_040.0  # 40 s before a fire time
 MINUTE = 60.0
@@ -241,3 +242,9 @@ def test_code_takes_over_a_schedule_that_was_added_at_run_time() -> None:
     assert declared(note(), None, START) == note()
     taken = declared(note(), NEW, START + 5, by="w")
     assert taken is not None and (taken.source, taken.schedule) == ("code", NEW)
+
+
+def test_a_task_is_not_due_after_the_end_of_the_calendar() -> None:
+    schedule = make_schedule("s", TASK, every=60.0, jitter=3600.0)
+    fires = [Fire(at=LATEST, outcome="fired", decided_at=0.0, task_id=task_id_of("s", at)) for at in (1.0, 2.0, 3.0)]
+    assert {task_of(schedule, fire).run_at for fire in fires} == {LATEST}

@@ -158,6 +158,34 @@ async def test_a_handler_that_blocks_the_event_loop_gives_the_others_a_new_lifes
         assert (await bench.ended(blocking)).status is Status.COMPLETED
 
 
+async def test_the_lifespan_of_an_event_loop_that_was_blocked_ends_when_its_last_handler_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_executor, "STALL_TIMEOUT", 0.2)
+    go, entered, left = threading.Event(), list[int](), list[int]()
+
+    async def life() -> AsyncIterator[hooked.Pool]:
+        entered.append(number := len(entered))
+        yield hooked.Pool()
+        left.append(number)
+
+    async def block() -> None:
+        go.wait()
+
+    bench.registry.hooks.set_lifespan(life)
+    bench.handle(block)
+    bench.handle(hooked.afetch, "work")
+    async with bench.working():
+        blocking = await bench.submit("block")
+        await until(lambda: len(entered) == 2)
+        assert left == []
+        go.set()
+        assert (await bench.ended(blocking)).status is Status.COMPLETED
+        await until(lambda: left == [0])
+        assert (await bench.ended(await bench.submit("work"))).status is Status.COMPLETED
+    assert left == [0, 1]
+
+
 async def test_a_new_lifespan_that_blocks_its_event_loop_for_long_is_entered_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,8 +127,9 @@ def task_id_of(name: str, fire_at: float) -> str:
 
 def task_of(schedule: Schedule, fire: Fire) -> NewTask:
     """The task to submit for a fire time."""
-    delay = schedule.jitter * _fraction(fire.task_id) if not fire.by_hand else 0.0
-    return msgspec.structs.replace(schedule.task, id=fire.task_id, run_at=fire.at + delay, delay=0.0)
+    jitter = schedule.jitter * _fraction(fire.task_id) if not fire.by_hand else 0.0
+    due_at = min(fire.at + jitter, LATEST)  # a store refuses later instants
+    return msgspec.structs.replace(schedule.task, id=fire.task_id, run_at=due_at, delay=0.0)
 
 
 def _fraction(task_id: str) -> float:

@@ -158,6 +158,10 @@ class Executors:
         for executor in self._made.values():
             if isinstance(executor, ThreadExecutor):
                 executor.tick()
+        for recovered in self._stalled:
+            if not recovered.is_stalled() and not recovered.live():
+                recovered.close()  # its lifespan ends now, and not with the worker
+        self._stalled = [each for each in self._stalled if each.is_alive()]
         loop = self._made.get(Executor.ASYNC)
         if isinstance(loop, LoopExecutor) and loop.is_stalled():
             self._stalled.append(loop)

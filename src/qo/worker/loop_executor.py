@@ -188,6 +188,8 @@ class LoopExecutor:
 
         A lifespan may block it for longer while it is entered. On another loop it would only start again.
         """
+        if self._abandoned:
+            return False
         now = self._clock()
         is_entering = self._lifespan is not None and self._lifespan.is_entering()
         if is_entering or self._ticked_at >= self._pinged_at:
@@ -215,9 +217,14 @@ class LoopExecutor:
             self.abandon(run)
 
     def close(self) -> None:
-        """Stop the loop. A blocked thread ends when it unblocks, or with the process."""
-        self._abandoned = True
-        self._loop.call_soon_threadsafe(_stop, self._loop)
+        """Stop the loop, if it is not stopped already. A blocked thread ends when it unblocks, or with the process."""
+        if not self._abandoned:
+            self._abandoned = True
+            self._loop.call_soon_threadsafe(_stop, self._loop)
+
+    def is_alive(self) -> bool:
+        """Whether the thread of the loop has not ended."""
+        return self._thread.is_alive()
 
     def join(self, timeout: float) -> None:
         """Wait until the loop has ended."""

@@ -79,6 +79,12 @@ class PostgresLanes:
         if known and len(await self._pool.read("lanes", {"lane": integers(sorted(known))})) < len(known):
             self.forget(keys)
 
+    async def removed(self, numbers: Iterable[int]) -> set[int]:
+        """Which of these lanes do not exist."""
+        asked = set(numbers)
+        rows = await self._pool.read("lanes", {"lane": integers(sorted(asked))}) if asked else []
+        return asked - {n for n, *_ in rows}
+
     def forget(self, keys: Iterable[LaneKey]) -> None:
         """Read the numbers of these lanes again when they are needed."""
         for key in keys:

@@ -209,16 +209,24 @@ class PostgresTable:
 
     async def _change(self, changes: Sequence[Change]) -> tuple[Rows, bool]:
         """Run `change`. A lane that tasks move to may be removed before they are written: then it is created again."""
-        moved = {change.id: change.priority for change in changes if change.priority is not None}
+        rows: Rows = []
+        is_repeated, left = False, list(changes)
         for _ in range(_MAX_ADD_ATTEMPTS):
-            keys = await self._new_lanes(moved)
+            keys = await self._new_lanes({change.id: change.priority for change in left if change.priority is not None})
             try:
                 numbers = await self.lanes.make(keys.values()) if keys else {}
                 lanes = {task_id: numbers[key].lane for task_id, key in keys.items()}
-                values = change_parameters(changes, lanes) | {"now": self.now(), "channel": self._pool.address.channel}
-                return await self._pool.write("change", values)
+                values = change_parameters(left, lanes) | {"now": self.now(), "channel": self._pool.address.channel}
+                written, was_repeated = await self._pool.write("change", values)
             except LaneGone:
                 self.lanes.forget(keys.values())
+                continue
+            rows, is_repeated = rows + written, is_repeated or was_repeated
+            refused = {task_id: n for task_id, n in lanes.items() if task_id not in {task_id for (task_id,) in written}}
+            gone = await self.lanes.removed(refused.values())
+            left = [change for change in left if refused.get(change.id) in gone]
+            if not left:
+                return rows, is_repeated
         raise StorageError(f"{self._pool.address.shown_url}: the lanes of tasks keep being removed; try again")
 
     async def _new_lanes(self, priorities: Mapping[str, int]) -> dict[str, LaneKey]:
