@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
 
-demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, replay, survive kill -9
+demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, a schedule, progress, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
 
 # The theme announces its successor on every build; the version is pinned, so the message is of no use here.

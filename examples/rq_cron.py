@@ -1,7 +1,8 @@
 """The quick-start of RQ, with its cron scheduler, in qo.
 
-Run `qo worker rq_cron:app` in one terminal and `python rq_cron.py https://example.com/` in another. RQ needs Redis, a
-worker and `rq cron`; here the worker is all.
+Run `python rq_cron.py` once, which adds the schedules, as `rq cron cron_config.py` reads them. Then run
+`qo worker rq_cron:app` in one terminal and `python rq_cron.py https://example.com/` in another. RQ needs Redis and the
+cron process besides the worker; here the worker is all.
 """
 
 import sys
@@ -42,18 +43,20 @@ def add_schedules() -> None:
         task=send_newsletter,
         kwargs={"edition": "weekly digest", "template": "newsletter.html"},
     )
+    for schedule in app.schedules.list():
+        print("schedule", schedule.name, schedule.timing)
 
 
 def main(url: str) -> None:
-    add_schedules()
     job = count_words_at_url.enqueue(url)  # queue.enqueue(count_words_at_url, url)
     print(url, "has", job.result(timeout=60), "words")  # job.return_value()
     later = count_words_at_url.using(delay=timedelta(hours=1)).enqueue(url)  # queue.enqueue_in(timedelta(hours=1), ...)
     later.cancel()
     print("the second job is", later.status())
-    for schedule in app.schedules.list():
-        print("schedule", schedule.name, schedule.timing)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        add_schedules()

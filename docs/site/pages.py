@@ -130,8 +130,19 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
 # Further options of mkdocstrings.
 OPTIONS = {
     "qo.App": {"inherited_members": True},
-    "qo.TaskFunction": {"inherited_members": True},
-    "qo.Client": {"filters": ["!^_", "!_directly$", "!_duplicate$", "!_damaged$", "!_change$"]},
+    "qo.TaskFunction": {"inherited_members": True, "merge_init_into_class": False},
+    "qo.Client": {
+        "filters": ["!^_", "!_directly$", "!_duplicate$", "!_damaged$", "!_change$"],
+        "merge_init_into_class": False,  # programs do not create it themselves; the same holds below
+    },
+    "qo.Producer": {"merge_init_into_class": False},
+    "qo.Consumer": {"merge_init_into_class": False},
+    "qo.S3Store": {"merge_init_into_class": False},
+    "qo.SyncTaskHandle": {"merge_init_into_class": False},
+    "qo.sync.SyncClient": {"merge_init_into_class": False},
+    "qo.sync_schedules.SyncSchedules": {"merge_init_into_class": False},
+    "qo.task_queue.TaskType": {"merge_init_into_class": False},
+    "qo.testing.AppTester": {"merge_init_into_class": False},
     "qo.Filter": {"members": False},
     "qo.errors": {"show_root_heading": False, "show_root_toc_entry": False},
 }

@@ -20,7 +20,7 @@ class Schedulable(Protocol):
 
 
 class SyncSchedules:
-    """The schedules of a store; see `SchedulesClient`."""
+    """The schedules of a store. Workers and monitors submit their tasks."""
 
     def __init__(self, background: Callable[[], BackgroundClient], describe: Describe | None = None) -> None:
         self._background, self._describe = background, describe

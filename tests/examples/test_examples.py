@@ -51,7 +51,8 @@ def run(folder: Path, *command: str) -> str:
         timeout=TIMEOUT,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{(folder / 'worker.log').read_text()}"
+    log = folder / "worker.log"
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{log.read_text() if log.exists() else ''}"
     return done.stdout
 
 
@@ -74,12 +75,14 @@ def page(tmp_path: Path) -> Iterator[str]:
 
 
 def test_rq_with_cron(tmp_path: Path, page: str) -> None:
+    assert run(tmp_path, str(EXAMPLES / "rq_cron.py")).splitlines() == [
+        "schedule clean-up every 1 s",
+        "schedule newsletter 30 10 * * tue Europe/Paris",
+    ]
     with worker(tmp_path, "rq_cron"):
         assert run(tmp_path, str(EXAMPLES / "rq_cron.py"), page).splitlines() == [
             f"{page} has 5 words",
             "the second job is cancelled",
-            "schedule clean-up every 1 s",
-            "schedule newsletter 30 10 * * tue Europe/Paris",
         ]
         listing = ("-m", "qo", "--url", "sqlite:///rq-cron.db", "list", "--json", "--type", "clean_up")
         wait_until(lambda: "cleaned /tmp/uploads of files older than 30 days" in run(tmp_path, *listing))

@@ -49,3 +49,17 @@ def charge_card(amount: int) -> str:
 async def train_model(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return f"trained by attempt {qo.current_task().attempt}"
+
+
+@app.task
+def clean_up() -> None:
+    """Submitted by a schedule."""
+
+
+@app.task
+async def import_rows(rows: int) -> str:
+    """Reports its progress. The worker stores the last report when it renews the lease."""
+    for row in range(0, rows, 20):
+        qo.current_task().progress(row / rows, f"row {row} of {rows}")
+        await asyncio.sleep(0.1)
+    return f"imported {rows} rows"

@@ -9,77 +9,29 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from msgspec import Struct
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from qo.app import background_of
 from qo.cli.output import duration, plural
-from qo.cli.rich_output import STYLES, data, status_text, table, took
+from qo.cli.rich_output import STYLES
 from qo.clock import boot_clock
 from qo.demo import tasks
+from qo.demo.outcomes import ExpectedOutcome, find_problems, show_tasks
 from qo.demo.workers import DemoWorkers
 from qo.errors import QoError
-from qo.model import LEVELS, Filter, Status, Task
+from qo.model import Filter, Status, Task
 from qo.terminal_text import clean
 
-_NAMES = {level: name for name, level in LEVELS.items()}
-
-
-class ExpectedOutcome(Struct, frozen=True):
-    """How a task must have ended. It must be completed."""
-
-    id: str
-    failures: int
-    attempt: int | None = None  # None: one more than failures
-    worker_id: str | None = None
-    on_time: bool = False  # did not start before its scheduled time
-
-
-def find_problems(outcomes: list[ExpectedOutcome], found: list[Task]) -> list[str]:
-    """One line for each unexpected outcome."""
-    by_id = {task.id: task for task in found}
-    problems = [problem for expected in outcomes for problem in _problems(expected, by_id.get(expected.id))]
-    unknown = by_id.keys() - {expected.id for expected in outcomes}
-    return problems + [f"task {task_id} was not submitted by the demo" for task_id in sorted(unknown)]
-
-
-def _problems(expected: ExpectedOutcome, task: Task | None) -> list[str]:
-    if task is None:
-        return [f"task {expected.id} is lost"]
-    attempt = expected.failures + 1 if expected.attempt is None else expected.attempt
-    checks = (
-        (task.status is Status.COMPLETED, f"is {task.status}, not completed"),
-        (task.failures == expected.failures, f"has {task.failures} failures, not {expected.failures}"),
-        (task.attempt == attempt, f"took {task.attempt} attempts, not {attempt}"),
-        (expected.worker_id in (None, task.worker_id), f"was run by {task.worker_id}, not {expected.worker_id}"),
-        (not expected.on_time or (task.started_at or 0.0) >= task.available_at, "started before its scheduled time"),
-    )
-    return [f"{task.type} {task.id} {problem}" for is_met, problem in checks if not is_met]
-
-
-def show_tasks(found: list[Task]) -> Table:
-    numbers = ("attempts", "failures", "took")
-    rows = table("type", "priority", "status", *numbers[:2], "worker", "took", right=numbers)
-    for task in found:
-        rows.add_row(
-            data(task.type),
-            Text(_NAMES.get(task.priority, str(task.priority))),
-            status_text(task.status),
-            str(task.attempt),
-            Text(str(task.failures), style="red" if task.failures else "dim"),
-            data(task.worker_id or "", "dim"),
-            duration(took(task)),
-        )
-    return rows
-
-
 _POLL_INTERVAL = 0.03  # seconds
-_STEP_TIMEOUT = 30.0  # seconds; the whole demo takes about 15
+_STEP_TIMEOUT = 30.0  # seconds; the whole demo takes about 20
 _WIDTH = 80  # columns if stdout is not a terminal
 
+_SCHEDULE = "clean-up"
+
+T = TypeVar("T")
 Tests = Callable[[Task], bool]
 
 
@@ -116,6 +68,8 @@ class Tour:
         """Run all steps; returns what was unexpected."""
         scheduled = self._submit()
         self._work()
+        self._fire()
+        self._report_progress()
         self._retry()
         self._replay()
         self._survive()
@@ -128,6 +82,8 @@ class Tour:
         self._title("Submit tasks of several types and priorities: a SQLite file, no broker")
         self._code('send_email.enqueue(to="ada@example.com", subject="Hi")      # high')
         self._code('make_report.using(delay=4).enqueue(month="January")         # low, in 4 s')
+        self._code('app.schedules.add("clean-up", every=1, task=clean_up)       # each second')
+        tasks.app.schedules.add(_SCHEDULE, every=1, task=tasks.clean_up)
         ids = [tasks.resize_image.enqueue(name=f"{name}.png", width=320).id for name in ("cat", "dog", "owl")]
         ids.append(tasks.make_report.enqueue(month="December").id)
         ids += [tasks.send_email.enqueue(to=f"{who}@example.com", subject="Hi").id for who in ("ada", "grace")]
@@ -154,6 +110,33 @@ class Tour:
         self._check(order == sorted(order), f"priorities ran in the order {order}")
         self._say(f"{plural(len(done))} completed, in this order: {', '.join(dict.fromkeys(t.type for t in done))}")
         self._say("the scheduled task waits for its time", Status.PENDING)
+
+    def _fire(self) -> None:
+        self._title("The schedule submits a task at each fire time, without another process")
+        fired = self._wait("the schedule has not fired", self._fired)
+        tasks.app.schedules.pause(_SCHEDULE)
+        task = self._until(fired, "completed", _is(Status.COMPLETED))
+        late = max(0.0, (task.started_at or 0.0) - (task.run_at or 0.0))
+        self._say(f"its task started {duration(late)} after the fire time, and completed", Status.COMPLETED)
+        self._say("the schedule is paused for the rest of the demo")
+
+    def _fired(self) -> str | None:
+        """The id of the first task that the schedule has submitted."""
+        recent = reversed(tasks.app.schedules.get(_SCHEDULE).recent)
+        return next((fire.task_id for fire in recent if fire.task_id is not None), None)
+
+    def _report_progress(self) -> None:
+        self._title("A handler reports its progress")
+        self._code('qo.current_task().progress(row / rows, f"row {row} of {rows}")')
+        submission = tasks.import_rows.enqueue(rows=500)
+        shown: set[float] = set()
+        task = self._until(submission.id, "reporting", lambda task: task.progress is not None)
+        while not _ended(task):
+            shown.add(task.progress or 0.0)
+            self._say(f"{task.progress or 0:4.0%}  {task.progress_text}", Status.RUNNING)
+            task = self._until(submission.id, "further", lambda task: _ended(task) or task.progress not in shown)
+        self._say(f"completed: {submission.result(timeout=1)}", Status.COMPLETED)
+        self._expected.append(ExpectedOutcome(submission.id, failures=0))
 
     def _retry(self) -> None:
         self._title("A task that fails is retried with growing delays")
@@ -183,7 +166,7 @@ class Tour:
         submission = tasks.train_model.enqueue(seconds=1.5)
         self._code(self._workers.start("doomed", "--queues", "slow", "--no-monitor"))
         self._until(submission.id, "running", _is(Status.RUNNING))
-        pid = _pid("doomed")
+        pid = self._wait("worker doomed has not registered", lambda: _pid("doomed"))
         self._workers.kill("doomed", pid)
         self._say(f"worker `doomed` runs the task; sent SIGKILL to process {pid} and its supervisor", Status.RUNNING)
         self._workers.start("rescuer", "--queues", "slow")
@@ -200,6 +183,11 @@ class Tour:
         self._say(f"started {duration(max(0.0, late))} after its scheduled time", Status.COMPLETED)
 
     def _end(self) -> list[str]:
+        fired = [task.id for task in tasks.app.tasks(Filter(types=(tasks.clean_up.handler.type,)))]
+        for task_id in fired:
+            self._until(task_id, "completed", _is(Status.COMPLETED))
+        self._expected += [ExpectedOutcome(task_id, failures=0, on_time=True) for task_id in fired]
+        self._check(bool(fired), "the schedule has submitted no task")
         found = tasks.app.tasks(Filter(), limit=100)[::-1]
         self._console.print()
         self._console.print(show_tasks(found))
@@ -221,34 +209,34 @@ class Tour:
 
     def _until(self, task_id: str, what: str, test: Tests) -> Task:
         """Wait until the task passes the test."""
-        return _until(task_id, what, test, self._workers.are_alive)
+
+        def passing() -> Task | None:
+            task = tasks.app.get(task_id)
+            return task if task is not None and test(task) else None
+
+        return self._wait(f"task {task_id} is not {what}", passing)
+
+    def _wait(self, problem: str, condition: Callable[[], T | None]) -> T:
+        """Wait until the condition returns something."""
+        until = boot_clock() + _STEP_TIMEOUT
+        while boot_clock() < until:
+            found = condition()
+            if found is not None:
+                return found
+            if not self._workers.are_alive():
+                raise QoError("a worker ended unexpectedly")
+            time.sleep(_POLL_INTERVAL)
+        raise QoError(f"{problem} after {_STEP_TIMEOUT:g} s")
 
     def _check(self, is_met: bool, problem: str) -> None:  # noqa: FBT001 - the condition
         if not is_met:
             raise QoError(problem)
 
 
-def _until(task_id: str, what: str, test: Tests, are_alive: Callable[[], bool]) -> Task:
-    until = boot_clock() + _STEP_TIMEOUT
-    while boot_clock() < until:
-        task = tasks.app.get(task_id)
-        if task is not None and test(task):
-            return task
-        if not are_alive():
-            raise QoError("a worker ended unexpectedly")
-        time.sleep(_POLL_INTERVAL)
-    raise QoError(f"task {task_id} is not {what} after {_STEP_TIMEOUT:g} s")
-
-
-def _pid(worker_id: str) -> int:
-    """The process id of a worker, once it has registered."""
-    until = boot_clock() + _STEP_TIMEOUT
-    while boot_clock() < until:
-        for worker in background_of(tasks.app).call_client(lambda client: client.workers()):
-            if worker.worker_id == worker_id:
-                return worker.pid
-        time.sleep(_POLL_INTERVAL)
-    raise QoError(f"worker {worker_id} has not registered after {_STEP_TIMEOUT:g} s")
+def _pid(worker_id: str) -> int | None:
+    """The process id of a worker, if it has registered."""
+    workers = background_of(tasks.app).call_client(lambda client: client.workers())
+    return next((worker.pid for worker in workers if worker.worker_id == worker_id), None)
 
 
 def _is(status: Status) -> Tests:
@@ -275,6 +263,7 @@ def _next_commands(console: Console, url: str) -> None:
         f"export QO_URL={shlex.quote(url)}",
         f"{qo} list",
         f"{qo} stats",
+        f"{qo} schedules",
         f"{qo} top --once",
         f'{qo} submit --type resize_image --input \'{{"name": "fox.png", "width": 64}}\'',
         f"{qo} worker qo.demo.tasks:app --drain",
