@@ -15,8 +15,8 @@ from qo.client import Client
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import KeyReused
-from qo.model import ClaimRequest, Filter, Task
-from qo.testing.samples import new, task_id
+from qo.model import ClaimRequest, Filter, Task, release
+from qo.testing.samples import claim_one, new, task_id
 from qo.web.callers import Scope
 from qo.web.http.byte_budget import RESPONSE_BYTES, ClaimSizes
 from qo.web.http.tokens import create_token
@@ -312,3 +312,18 @@ async def test_small_values_are_read_many_at_a_time() -> None:
     found = await engine.get_without_values([task_id(n) for n in range(1200)])
     assert [task and task.id for task in found] == [*(task_id(n) for n in range(1000)), *[None] * 200]
     assert engine.reads == 3
+
+
+async def test_a_long_history_of_a_large_task_leaves_out_what_is_old() -> None:
+    engine = MemoryEngine()
+    await engine.add([new(0, payload=VALUE)])
+    for _ in range(600):
+        await engine.apply([release(await claim_one(engine), log="x" * 16_000)])
+    async with in_process(Client(engine)) as http:
+        for path in ("/api/v1/tasks", "/api/v1/dashboard/tasks"):
+            answer = await http.get(f"{path}/{task_id(0)}/history")
+            events = answer.json()["events"]
+            assert (len(events), events[0]["log"], events[2]["log"]) == (1201, None, None)
+            assert events[-1]["log"] == "x" * 16_000
+            assert len(answer.content) < 2 * RESPONSE_BYTES + 1201 * 1024
+        assert (events[0]["task"], events[-1]["task"]["payload"]) == (None, msgspec.json.decode(VALUE))

@@ -21,6 +21,7 @@ from qo.web.dashboard_api.views import (
     worker_document,
 )
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.http.byte_budget import copies_within, history_within
 from qo.web.http.problems import problems
 from qo.web.http.server import Server, server_of
 from qo.web.http.visibility import found, visible_workers
@@ -75,7 +76,7 @@ class EventDocument(Struct, frozen=True, kw_only=True):
     error: str | None
     available_at: str
     log: str | None  # the last log lines of the attempt that this transition ended
-    task: dict[str, Any]
+    task: dict[str, Any] | None
 
 
 class Events(Struct, frozen=True, kw_only=True):
@@ -176,13 +177,20 @@ async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str])
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Events:
-    """All transitions of a task, oldest first, each with the task at that time."""
+    """All transitions of a task, oldest first, each with the task at that time.
+
+    Of a very long history, or of a large task, older transitions come without the task and their log."""
     server = server_of(request)
     task = await found(request, task_id)
-    events = await server.client.engine.history(task.id)
+    events = await history_within(server.client.engine, task.id)
     made = documents(task, events, server.clock())
+    first_whole = len(events) - copies_within(task)
     return Events(
-        id=task.id, events=[_event(document, event.log) for document, event in zip(made, events, strict=True)]
+        id=task.id,
+        events=[
+            _event(document, event.log, is_whole=at >= first_whole)
+            for at, (document, event) in enumerate(zip(made, events, strict=True))
+        ],
     )
 
 
@@ -195,7 +203,7 @@ async def list_worker_documents(request: Request[Any, Any, Any]) -> DashboardWor
     return DashboardWorkers(workers=[worker_document(worker, now, silent) for worker in workers])
 
 
-def _event(document: dict[str, Any], log: str | None) -> EventDocument:
+def _event(document: dict[str, Any], log: str | None, *, is_whole: bool) -> EventDocument:
     same = ("version", "status", "attempt", "failures", "worker_id", "error", "available_at")
     known = {name: document[name] for name in same}
-    return EventDocument(at=document["updated_at"], log=log, task=document, **known)
+    return EventDocument(at=document["updated_at"], log=log, task=document if is_whole else None, **known)

@@ -10,12 +10,14 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from qo.engine import Engine
-from qo.model import PAYLOAD_LIMIT, ClaimRequest, Filter, Task, cursor
+from qo.model import PAYLOAD_LIMIT, ClaimRequest, Event, Filter, Task, cursor
 
 RESPONSE_BYTES = 8 * 1024 * 1024
 _FIRST_STEP = 32  # tasks; 8 MiB of the largest inline values
 _GROWTH = 8  # a step reads at most this many times as many tasks as the last one
 _SMALLEST_TASK, _USUAL_TASK, _LARGE_TASK = 1024.0, 32 * 1024.0, 4 * 1024 * 1024.0  # expected bytes per claimed task
+_ERROR_START = 200  # characters of an error that does not fit
+_FIELDS_SIZE = 1024  # bytes of the other fields of a task in JSON
 _LARGE_STEP = 2  # tasks whose large values, of up to 16 MiB each, are read at once
 
 
@@ -83,6 +85,27 @@ async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = RESPON
         size = sum(size_of(task) for task in tasks if task is not None)
         step = _next_step(step, size, len(tasks), budget)
     return tasks
+
+
+async def history_within(engine: Engine, task_id: str, *, budget: int = RESPONSE_BYTES) -> list[Event]:
+    """Like `Engine.history`. Older events than fit into the budget have no log, and only the beginning of their error.
+
+    A task may have thousands of attempts, each with an error and a log of 16 KiB.
+    """
+    events = await engine.history(task_id)
+    size = 0
+    for at in reversed(range(len(events))):
+        event = events[at]
+        size += len(event.log or "") + len(event.error or "")
+        if size > budget:
+            error = None if event.error is None else event.error[:_ERROR_START]
+            events[at] = replace(event, log=None, error=error)
+    return events
+
+
+def copies_within(task: Task, *, budget: int = RESPONSE_BYTES) -> int:
+    """How many copies of a task fit into the budget; at least one."""
+    return max(1, budget // (size_of(task) + _FIELDS_SIZE))
 
 
 def _next_step(step: int, size: int, number: int, budget: int) -> int:

@@ -28,7 +28,7 @@ from qo.model import (
 from qo.notes import WorkerNote
 from qo.web.callers import AccessLimits
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
-from qo.web.http.byte_budget import RESPONSE_BYTES, find_within, size_of
+from qo.web.http.byte_budget import RESPONSE_BYTES, find_within, history_within, size_of
 from qo.web.http.explanations import ExplanationView, explanation_of
 from qo.web.http.problems import problems
 from qo.web.http.server import Server, server_of
@@ -109,9 +109,9 @@ async def list_tasks(
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
-    """All transitions of a task, oldest first."""
+    """All transitions of a task, oldest first. Of a very long history, older logs are left out and older errors cut."""
     task = await found(request, task_id)
-    events = await server_of(request).client.engine.history(task.id)
+    events = await history_within(server_of(request).client.engine, task.id)
     return History(task_id=task.id, events=[event_view(event, task) for event in events])
 
 
