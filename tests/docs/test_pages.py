@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import qo
 from qo.client.schedules import ScheduleOptions
@@ -35,6 +36,48 @@ def test_the_check_of_commands_finds_mistakes() -> None:
     for line in lines[:2]:
         with pytest.raises(AssertionError):
             check_command(words_of(line))
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of a document, as GitHub and the site make them."""
+    text = re.sub(r"^( *)```.*?^\1```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_links_lead_to_headings_that_exist() -> None:
+    found = 0
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
+            assert anchor in headings(document.parent / target if target else document), f"{document.name}: #{anchor}"
+            found += 1
+    assert found > 20
+
+
+# --- monitoring
+
+
+def test_the_traces_are_as_documented(desk: Path) -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    ((program, name),) = re.findall(r"^```python\n(# (\S+)\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (desk / name).write_text(program)
+    (console,) = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    ended = [run(["bash", "-c", line.removeprefix("$ ")], desk) for line in console.splitlines()]
+    assert [each.returncode for each in ended] == [0, 0], ended
+    submitted, attempted = (re.findall(r'"name": "(.+)"|"trace_id": "(.+)"', each.stdout) for each in ended)
+    assert submitted[0][0] == "enqueue greet" and attempted[0][0] == "run greet"
+    assert submitted[1][1] == attempted[1][1]
+
+
+def test_the_metrics_on_the_page_about_monitoring_exist() -> None:
+    page, listed = ((ROOT / "docs" / name).read_text() for name in ("monitoring.md", "http.md"))
+    (scrape,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [job["job_name"] for job in yaml.safe_load(scrape)["scrape_configs"]] == ["qo", "qo-workers"]
+    metrics = re.findall(r"^\| `(\w+)(?:{(\w+)=\S+)?` \| [^`]", page, re.MULTILINE)
+    assert len(metrics) == 6
+    for metric, label in metrics:
+        (row,) = [line for line in listed.splitlines() if line.startswith("|") and f"`{metric}`" in line]
+        assert f"`{label}`" in row or not label
 
 
 # --- coming from another queue
