@@ -10,7 +10,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
 from qo.errors import ObjectTooLarge, Refused
 from qo.model import Filter, NewTask, Status
-from qo.testing.samples import claim
+from qo.testing.samples import claim, claim_request
 from tests.engines.fast_time import pass_time, run
 from tests.engines.log_queue import DIRECT, INBOX, Queue
 
@@ -56,6 +56,22 @@ async def test_reading_tasks_that_the_log_has_lists_nothing() -> None:
         assert None not in await reader.get([task.id])
         assert await reader.history(task.id)
     assert bucket.requests["list"] == before
+
+
+def test_a_task_that_comes_within_a_minute_is_found_within_the_interval_of_a_poll() -> None:
+    async def wait() -> float:
+        queue = await Queue().create()
+        worker, producer = queue.engine(), queue.engine(DIRECT)
+        await claim(worker, limit=9)
+        waiting = asyncio.create_task(worker.wait(claim_request(), 60))
+        await pass_time(27)
+        assert not waiting.done()
+        began = asyncio.get_running_loop().time()
+        await producer.add([queue.task()])
+        await waiting
+        return asyncio.get_running_loop().time() - began
+
+    assert run(wait()) <= 0.25
 
 
 class ReadOnlyBucket(MemoryBucket):

@@ -23,7 +23,7 @@ _SIGNALLED_FACTOR = 2.0  # or two attempts of a loser: one that has begun before
 _WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
 _SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps of a length that a loser needs, so that several of them get their turns
 _POLL_INTERVAL = 0.25  # of a writer that knows of no contenders, or five of its gaps if they are longer
-_CONTENTION_TIMEOUT = 30.0  # after the last conflict or signal
+_CONTENTION_TIMEOUT = 10.0  # after the last conflict or signal; a loser repeats its signal every 5 s
 _SIGNAL_INTERVAL = 5.0
 _GROWTH = 1.5  # of the duration of an attempt, after which a loser sends the next signal earlier
 

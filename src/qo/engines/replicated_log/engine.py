@@ -132,7 +132,7 @@ class ReplicatedLogEngine(Engine):
         return self._shard
 
     def _new_sharded_log(self, meta: LogMeta) -> ShardedLog:
-        poller, runners = new_poller(self._clock), SharedRunners(self._new_runner)
+        poller, runners = new_poller(self._clock, meta.shards), SharedRunners(self._new_runner)
         shards = [self._new_shard(meta, shard, poller, runners.next) for shard in range(meta.shards)]
         return ShardedLog(shards, ShardOwners(self._bucket, meta.id, meta.shards), poller, self._clock)
 

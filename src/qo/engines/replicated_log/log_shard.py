@@ -34,17 +34,20 @@ from qo.sqlite_tables.table import SqliteTable
 
 _CLOSE_TIMEOUT = 30.0
 _FIRST_POLL_INTERVAL = 0.01  # seconds: a poll reads one small object, or finds none
+# Until a quiet minute has passed: a task that comes then starts soon, and the reads of that minute cost $0.0001.
+_SHARD_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.25, 5.0
 _LISTING_INTERVAL = 1.0  # seconds between polls from which on a poll is a listing
 _MAX_COUNT_AGE = 1.0  # seconds
 _MAX_CANDIDATE_AGE = 0.5  # seconds
-_CONTENTION_TIME = 30.0  # seconds
+_CONTENTION_TIME, _READING_TIME = 120.0, 30.0  # seconds
 _MAX_WRITTEN = 100  # keys of own submissions
 _ALL = 2**31 - 1  # tasks
 _TASK_SIZE = 500  # bytes of a task in a record besides its payload and result, roughly
 
 
-def new_poller(clock: Clock) -> ClaimPoller:
-    return ClaimPoller(clock, PollBackoff(first=_FIRST_POLL_INTERVAL))
+def new_poller(clock: Clock, shards: int = 1) -> ClaimPoller:
+    longest = min(_MAX_POLL_INTERVAL, _SHARD_POLL_INTERVAL * shards)
+    return ClaimPoller(clock, PollBackoff(first=_FIRST_POLL_INTERVAL, longest=longest))
 
 
 class LogShard(TableEngine):
@@ -277,10 +280,11 @@ class LogShard(TableEngine):
         if self._poller.backoff.next >= _LISTING_INTERVAL and self._live.is_open:
             if await self._inbox.scan():
                 await self._catch_up.run()
-        elif self._inbox.is_due:
-            await asyncio.gather(self._catch_up.run(), self._inbox.scan())
         else:
-            await asyncio.gather(self._catch_up.run(), self._inbox.read_streams())
+            look = self._inbox.scan if self._inbox.is_due else self._inbox.read_streams
+            has_records, _ = await asyncio.gather(self._catch_up.run(), look())
+            if has_records:
+                self._inbox.expect()
 
     # --- submissions
 
@@ -293,7 +297,7 @@ class LogShard(TableEngine):
     def prefers_inbox(self) -> bool:
         """Whether this process only submits, and has lost a race lately to one that writes to the log more often."""
         now = asyncio.get_running_loop().time()
-        return now - self._commits.lost_at < _CONTENTION_TIME and now - self._used_at > _CONTENTION_TIME
+        return now - self._commits.lost_at < _CONTENTION_TIME and now - self._used_at > _READING_TIME
 
     async def submit(self, tasks: Sequence[NewTask]) -> list[Added]:
         """Leave the tasks for another process, which adds them to the log."""

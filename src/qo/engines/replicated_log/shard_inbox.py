@@ -20,8 +20,8 @@ from qo.sqlite_tables.table import SqliteTable
 log = logging.getLogger("qo.engines.replicated_log")
 
 _ACTIVE_TIME = 10.0  # seconds after a submission was found in which its producer is expected to submit more
-_ACTIVE_INTERVAL = 0.1  # seconds between listings in that time
-_QUIET_INTERVAL = 0.25  # seconds between listings otherwise, of a process that waits for tasks and polls often
+_ACTIVE_INTERVAL, _QUIET_INTERVAL = 0.1, 1.0  # seconds between listings of a process that waits for tasks
+_QUIET_SHARE = 0.1  # of the time since the last submission was found, between these two
 _BUSY_INTERVAL = 1.0  # seconds between listings of a busy one; a listing costs as much as twelve reads
 _MAX_STREAMS, _MAX_WIDTH = 8, 8  # producers whose next submissions are read without a listing, and how many of each
 _MAX_LISTED = 1000  # keys
@@ -88,8 +88,12 @@ class ShardInbox:
         if self._listed_at is None or self._found_at is None:
             self._found_at = now  # a new process expects some
             return True
-        interval = _ACTIVE_INTERVAL if now - self._found_at < _ACTIVE_TIME else _QUIET_INTERVAL
+        interval = min(_QUIET_INTERVAL, max(_ACTIVE_INTERVAL, _QUIET_SHARE * (now - self._found_at)))
         return now - self._listed_at >= interval
+
+    def expect(self) -> None:
+        """Other processes are active, so submissions may follow."""
+        self._found_at = asyncio.get_running_loop().time()
 
     @property
     def is_late(self) -> bool:
