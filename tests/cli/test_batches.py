@@ -56,6 +56,17 @@ def test_a_name_means_its_newest_batch(call: Any) -> None:
     assert call.json("batch", "show", "unknown")["total"] == 0
 
 
+def test_the_tasks_of_a_batch_are_listed_and_cancelled_together(call: Any) -> None:
+    ids = {call.submit("t", "--batch", "b-1") for _ in range(2)}
+    other = call.submit("t")
+    assert {task["id"] for task in call.json("list", "--batch", "b-1")["tasks"]} == ids
+    assert call.json("cancel", "--batch", "b-1", "--yes") == {"matched": 2, "done": 2}
+    assert call.json("status", other)["status"] == Status.PENDING.value
+    assert "batch b-1" in call("audit").stdout
+    assert call.error("cancel", "--batch", "a b", "--yes", code=2)["field"] == "batch"
+    assert call.error("list", "--batch", "a b", code=2)["field"] == "batch"
+
+
 def test_lines_have_batches_and_unique_arguments(call: Any) -> None:
     line = {"type": "t", "payload": {"customer": 1}, "batch": "b", "unique": {"by": ["customer"], "within": 60}}
     text = "\n".join(json.dumps(each) for each in (line, line, line | {"payload": {"customer": 2}, "unique": {}}))

@@ -51,6 +51,15 @@ async def test_async_code_groups_its_own_tasks(app: App) -> None:
     assert [(await batch.aprogress()).total for batch in batches] == [3, 3]
 
 
+async def test_async_code_waits_for_the_end(app: App) -> None:
+    async with qo.batch("x", app) as batch:
+        handle = await app.aenqueue("t")
+    with pytest.raises(ResultTimeout):
+        await batch.wait_async(timeout=0.01)
+    await app.acancel(handle.id)
+    assert (await batch.wait_async(timeout=30)).cancelled == 1
+
+
 def test_another_thread_names_the_batch(app: App) -> None:
     with qo.batch("b", app) as batch:
         thread = threading.Thread(target=lambda: app.enqueue("t", batch=batch.id))

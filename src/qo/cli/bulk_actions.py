@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
+from msgspec.structs import replace
 from rich.text import Text
 
 from qo import model
@@ -93,9 +94,10 @@ class Selection(NamedTuple):
     types: tuple[tuple[str, ...], ...]
     queues: tuple[tuple[str, ...], ...]
     older_than: float | None
+    batch: str | None
 
     def __bool__(self) -> bool:
-        return bool(self.statuses or self.types or self.queues) or self.older_than is not None
+        return bool(self.statuses or self.types or self.queues or self.batch) or self.older_than is not None
 
 
 def selection_options(action: BulkAction, default: str) -> Callable[[Function], Function]:
@@ -120,6 +122,7 @@ def selection_options(action: BulkAction, default: str) -> Callable[[Function], 
                     type=DURATION,
                     help=f"Only tasks {action.age} at least this long ago: 90s, 5m, 2h, 7d.",
                 ),
+                option("--batch", metavar="ID", help="Only tasks of this batch: see qo batch."),
                 option("--yes", is_flag=True, help="Do not ask for confirmation."),
             )
         ):
@@ -271,18 +274,17 @@ def _filter(action: BulkAction, selection: Selection) -> tuple[Filter, float | N
     if not statuses:
         statuses, kinds = action.default_statuses, action.default_kinds
     where = Filter(statuses=statuses, types=flatten(selection.types), queues=flatten(selection.queues), pending=kinds)
+    if selection.batch is not None:
+        where = replace(where, batch=model.check_batch_id("batch", selection.batch))
     if selection.older_than is None or action.age == "finished":
-        return Filter(**_fields(where), finished_for=selection.older_than), None
+        return replace(where, finished_for=selection.older_than), None
     return where, system_clock() - selection.older_than
 
 
 def _in_words(where: Filter, selection: Selection) -> str:
-    words = names_in_words(status=where.statuses, kind=where.pending, type=where.types, queue=where.queues)
+    batch = [where.batch] if where.batch else []
+    words = names_in_words(status=where.statuses, kind=where.pending, type=where.types, queue=where.queues, batch=batch)
     return words if selection.older_than is None else f"{words}, older than {selection.older_than:g} s"
-
-
-def _fields(where: Filter) -> dict[str, Any]:
-    return {"statuses": where.statuses, "types": where.types, "queues": where.queues, "pending": where.pending}
 
 
 def _status(action: BulkAction, name: str) -> str:
