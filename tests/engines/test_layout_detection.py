@@ -10,7 +10,8 @@ from qo.buckets.folder.bucket import FolderBucket
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines import examine, open_engine
-from qo.engines.layout_detection import find_layout
+from qo.engines.layout_detection import CLOUD_LAYOUT, find_layout, search_layout
+from qo.engines.layouts import default_layout
 from qo.errors import InvalidSetting, Refused
 from qo.testing.samples import claim, new, task_id
 
@@ -107,3 +108,16 @@ async def test_what_a_role_may_not_list_is_not_there() -> None:
     assert await find_layout(bucket) is None
     await bucket.put("log/meta.json", b"", expected=NEW)
     assert await find_layout(bucket) == "log"
+
+
+async def test_a_role_for_one_layout_creates_a_queue_in_it() -> None:
+    found = await search_layout(RestrictedBucket())
+    assert found.chosen("tasks") == "log" == found.chosen("log")
+    anyone = await search_layout(MemoryBucket())
+    assert [anyone.chosen(layout) for layout in LAYOUTS] == LAYOUTS
+
+
+def test_an_option_of_the_layout_tasks_selects_it() -> None:
+    assert {default_layout(f"{scheme}://b/q?index_mode=hybrid") for scheme in ("s3", "gs", "az", "file")} == {"tasks"}
+    assert default_layout("s3://b/q?payload_limit=9") == default_layout("gs://b/q") == CLOUD_LAYOUT
+    assert default_layout("file:///q") == "tasks"

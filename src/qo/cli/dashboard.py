@@ -14,7 +14,7 @@ from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.output import echo, plural
 from qo.clock import iso, system_clock
 from qo.engines.layout_detection import DEFAULT_LAYOUT
-from qo.engines.layouts import parse, stored_layout
+from qo.engines.layouts import default_layout, parse, stored_layout
 from qo.errors import InvalidSetting, StorageError
 from qo.terminal_text import clean
 from qo.web.static_site import make_link, obtain, page_url, publish
@@ -159,13 +159,16 @@ def place(url: str) -> tuple[BucketAddress, str]:
     layouts = [part.partition("=")[2] for part in urlsplit(url).query.split("&") if part.startswith("layout=")]
     layout = layouts[-1] if layouts else _found_layout(url)
     if layout not in _LAYOUTS:
-        raise InvalidSetting(f"the page cannot read the layout {layout!r:.40}; {_USE_SERVER} …")
+        raise InvalidSetting(
+            f"the page cannot read the layout {layout!r:.40}; create a queue with ?layout=tasks in its URL, or"
+            f" {_USE_SERVER} …"
+        )
     return parse_address(parse(url, {})[-1]), layout
 
 
 def _found_layout(url: str) -> str:
     try:
-        return asyncio.run(stored_layout(url)) or DEFAULT_LAYOUT
+        return asyncio.run(stored_layout(url)) or default_layout(url)
     except StorageError:  # these credentials may not be those that read the queue
         return DEFAULT_LAYOUT
 

@@ -1,6 +1,7 @@
 """Finds the layout of a queue in a bucket, so that a URL need not name it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from typing import NamedTuple
 
 from qo.bucket import Bucket
 from qo.engine import Engine
@@ -9,35 +10,49 @@ from qo.engines.retry import retry_opening
 from qo.errors import InvalidSetting, Refused
 from qo.forwarding_engine import ForwardingEngine
 
-DEFAULT_LAYOUT = "tasks"  # of a new queue
+DEFAULT_LAYOUT, CLOUD_LAYOUT = "tasks", "tasks"  # of a new queue in a folder, and in a cloud store
 # One object of each layout has a fixed name.
 _NAMES = {"format.json": "tasks", "queue.json": "one", "queue.sqlite": "sqlite", "log/meta.json": "log"}
 _PREFIXES = ("format.json", "queue.", "log/meta.json")  # a listing of each shows the names above without their content
+_PREFIX_LAYOUTS = {"format.json": "tasks", "log/meta.json": "log"}
 _TASKS = "tasks/"  # a queue of an early version, in the layout `tasks`, has no format.json
 
 
-async def find_layout(bucket: Bucket) -> str | None:
-    """The layout of the queue that the bucket holds, or None if there is no queue.
+class LayoutSearch(NamedTuple):
+    found: str | None  # the layout of the queue; None: there is no queue
+    listable: frozenset[str]  # layouts whose objects the credentials may list
 
-    Raises InvalidSetting if the bucket holds several queues, in different layouts.
-    """
-    found = {
-        _NAMES[key] for keys in await in_parallel(lambda prefix: _existing(bucket, prefix), _PREFIXES) for key in keys
-    }
-    if not found:
-        return DEFAULT_LAYOUT if await _existing(bucket, _TASKS) else None
+    def chosen(self, default: str) -> str:
+        """The layout to use. A role for one layout creates a queue in this layout, as it can write no other."""
+        if self.found is not None:
+            return self.found
+        return default if default in self.listable or len(self.listable) != 1 else next(iter(self.listable))
+
+
+async def find_layout(bucket: Bucket) -> str | None:
+    """The layout of the queue that the bucket holds, or None if there is no queue. Raises as `search_layout`."""
+    return (await search_layout(bucket)).found
+
+
+async def search_layout(bucket: Bucket) -> LayoutSearch:
+    """Look for a queue. Raises InvalidSetting if the bucket holds several queues, in different layouts."""
+    listings = dict(zip(_PREFIXES, await in_parallel(lambda prefix: _existing(bucket, prefix), _PREFIXES), strict=True))
+    listable = frozenset(layout for prefix, layout in _PREFIX_LAYOUTS.items() if listings[prefix] is not None)
+    found = {_NAMES[key] for keys in listings.values() for key in keys or ()}
+    if not found and await _existing(bucket, _TASKS):
+        found = {"tasks"}
     if len(found) > 1:
         names = " and ".join(f"`{layout}`" for layout in sorted(found))
         raise InvalidSetting(f"there are queues in the layouts {names}; choose one with layout= in the URL")
-    return found.pop()
+    return LayoutSearch(found.pop() if found else None, listable)
 
 
-async def _existing(bucket: Bucket, prefix: str) -> Collection[str]:
-    """The names of layouts' objects with this prefix; for the prefix of tasks, any one."""
+async def _existing(bucket: Bucket, prefix: str) -> set[str] | None:
+    """The names of layouts' objects with this prefix; for the prefix of tasks, any one. None: it may not be listed."""
     try:
         return await retry_opening(lambda: _listed(bucket, prefix))
     except Refused:  # a role may list only what it uses
-        return ()
+        return None
 
 
 async def _listed(bucket: Bucket, prefix: str) -> set[str]:
@@ -53,16 +68,16 @@ async def _listed(bucket: Bucket, prefix: str) -> set[str]:
 class DetectedLayoutEngine(ForwardingEngine):
     """Looks for the layout when it is opened. A new queue gets the default one."""
 
-    def __init__(self, bucket: Bucket, build: Callable[[str], Engine]) -> None:
+    def __init__(self, bucket: Bucket, build: Callable[[str], Engine], default: str) -> None:
         """`build` creates the engine of a layout. Raises InvalidSetting if the options do not belong to it."""
-        super().__init__(build(DEFAULT_LAYOUT))
-        self._bucket, self._build = bucket, build
+        super().__init__(build(default))
+        self._bucket, self._build, self._default = bucket, build, default
         self._is_chosen = False
 
     async def open(self) -> None:
         if not self._is_chosen:
-            layout = await find_layout(self._bucket)
-            if layout is not None and layout != DEFAULT_LAYOUT:
+            layout = (await search_layout(self._bucket)).chosen(self._default)
+            if layout != self._default:
                 self.engine = self._build(layout)
             self._is_chosen = True
         await super().open()

@@ -10,7 +10,7 @@ from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
-from qo.engines.layout_detection import DEFAULT_LAYOUT, DetectedLayoutEngine, find_layout
+from qo.engines.layout_detection import CLOUD_LAYOUT, DEFAULT_LAYOUT, DetectedLayoutEngine, find_layout
 from qo.engines.write_behind import FlushedDatabase
 from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
@@ -54,7 +54,16 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     bucket = open_bucket(address, clock=given)
     if is_named(url):
         return _build(url, bucket, given)
-    return DetectedLayoutEngine(bucket, lambda layout: _build(with_layout(url, layout), bucket, given))
+    return DetectedLayoutEngine(
+        bucket, lambda layout: _build(with_layout(url, layout), bucket, given), default_layout(url)
+    )
+
+
+def default_layout(url: str) -> str:
+    """The layout of a new queue whose URL names none. An option that only the layout `tasks` has selects it."""
+    parts = urlsplit(url)
+    has_option = any(name in _VARIABLES and name != _LIMIT for name, _ in parse_qsl(parts.query))
+    return DEFAULT_LAYOUT if parts.scheme == "file" or has_option else CLOUD_LAYOUT
 
 
 def is_named(url: str) -> bool:
@@ -130,11 +139,11 @@ async def examine(url: str) -> list[Finding]:
     bucket = open_bucket(parse(url, os.environ)[-1])
     if not is_named(url):
         try:
-            url = with_layout(url, await find_layout(bucket) or DEFAULT_LAYOUT)
+            url = with_layout(url, await find_layout(bucket) or default_layout(url))
         except InvalidSetting as error:
             return [Finding("layout", False, str(error))]
         except StorageError:  # reported below
-            url = with_layout(url, DEFAULT_LAYOUT)
+            url = with_layout(url, default_layout(url))
     layout, options, address = parse(url, os.environ)
     findings = [Finding("layout", True, f"tasks are kept in the layout `{layout}`")]
     findings += await certify(bucket, address)
@@ -190,7 +199,7 @@ def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], 
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     given = {name: value for name, value in query if name in _LAYOUT_OPTIONS}
-    layout = given.pop("layout", DEFAULT_LAYOUT)
+    layout = given.pop("layout", default_layout(url))
     if layout not in _OPTIONS:
         raise InvalidSetting(f"layout={layout!r} is not one of {', '.join(_OPTIONS)}")
     for name, _ in query:
