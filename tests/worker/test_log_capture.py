@@ -128,6 +128,15 @@ def records() -> Iterator[list[str]]:
     log.removeHandler(handler)
 
 
+def test_of_a_line_that_is_too_long_the_end_is_kept() -> None:
+    capture, task = LogCapture(), created(new(), 0.0)
+    for lines in ([f"{'x' * LOG_LIMIT}end"], ["before", f"{'x' * LOG_LIMIT}end"]):
+        for line in lines:
+            capture.add(task, line)
+        kept = capture.take(task)
+        assert kept is not None and kept.endswith("xend") and kept.count("x") == LOG_LIMIT - len("end")
+
+
 def test_lines_that_are_never_taken_are_bounded() -> None:
     capture, tasks = LogCapture(), [created(new(n), 0.0) for n in range(1500)]
     for task in tasks:

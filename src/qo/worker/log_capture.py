@@ -18,13 +18,12 @@ class LastLines:
 
     __slots__ = ("_dropped", "_lines", "_size")
 
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque()
-        self._size = self._dropped = 0
+    def __init__(self, first: str) -> None:
+        self._lines = deque((first[-LOG_LIMIT:],))
+        self._size, self._dropped = len(self._lines[0]), 0
 
     def add(self, text: str) -> None:
-        if len(text) > LOG_LIMIT:
-            text = text[-LOG_LIMIT:]
+        text = text[-LOG_LIMIT:]
         self._lines.append(text)
         self._size += len(text) + 1
         while len(self._lines) > MAX_LINES or self._size > LOG_LIMIT:
@@ -59,33 +58,33 @@ class LogCapture(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(LineFormatter())
+        self._line_formatter = LineFormatter()
         self._attempts: dict[tuple[str, int], LastLines] = {}
 
     def createLock(self) -> None:  # noqa: N802 - of the base class
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without the lock and the filters of the base class, which this handler does not have."""
-        self.emit(record)
-        return True
-
-    def emit(self, record: logging.LogRecord) -> None:
+        """Without the filters of the base class: many tasks log a line or two and do little else."""
         task = logged_task(record)
         if task is not None:
             try:
-                self.add(task, self.format(record))
+                self.add(task, self._line_formatter.format(record))
             except Exception:  # noqa: BLE001 - as in the handlers of the standard library
                 self.handleError(record)
+        return True
 
     def add(self, task: Task, line: str) -> None:
         """Keep a line of this task's attempt."""
         key = task.id, task.attempt
         lines = self._attempts.get(key)
         if lines is None:
-            lines = self._attempts.setdefault(key, LastLines())
+            first = LastLines(line)
+            lines = self._attempts.setdefault(key, first)
             if len(self._attempts) > _MAX_ATTEMPTS:
                 self._attempts.pop(list(self._attempts)[0], None)  # noqa: RUF015 - another thread may change the dict
+            if lines is first:
+                return
         lines.add(line)
 
     def take(self, task: Task) -> str | None:
