@@ -15,12 +15,11 @@ from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
 
 EVERY = [f"{layout} on {bucket}" for layout in LAYOUTS for bucket in BUCKETS]
 # Left to `make torture`: only the layout `tasks` reads versions; the faulty bucket is the one in memory, with faults;
-# test_layouts_seaweed.py runs the same tests of `tasks` with the same S3 client on a real server, and
 # `one` and `sqlite` make the same requests, for one object, so `one` runs in a folder and `sqlite` on S3.
 LATER = (
     *(f"{layout} on folder with versions" for layout in ("one", "sqlite", "log")),
     *(f"{layout} on memory" for layout in LAYOUTS),
-    *("tasks on s3", "one on s3", "sqlite on folder"),
+    *("one on s3", "sqlite on folder"),
 )
 TORTURE = bool(os.environ.get("QO_TORTURE"))
 PLACES = EVERY if TORTURE else [place for place in EVERY if place not in LATER]
