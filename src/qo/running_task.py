@@ -23,23 +23,23 @@ class RunningTask(Struct, frozen=True, kw_only=True):
     id: str
     queue: str
     type: str
-    payload: bytes
-    priority: int
-    needs: tuple[str, ...]
-    timeout: float
+    payload: bytes  # `qo.decode` returns the value
+    priority: int  # 0 to 9, lower first
+    needs: tuple[str, ...]  # capabilities that a worker must have
+    timeout: float  # seconds for the first attempt
     max_retries: int
-    attempt: int
-    failures: int
+    attempt: int  # the number of this attempt, from 1 on
+    failures: int  # attempts that failed so far
     error: str | None  # of the last failed attempt
-    failure_kind: FailureKind | None
+    failure_kind: FailureKind | None  # of `error`
     worker_id: str | None
-    created_at: float
-    available_at: float
+    created_at: float  # seconds since 1970, as all instants
+    available_at: float  # when this attempt became due
     started_at: float | None
-    run_at: float | None
+    run_at: float | None  # the instant for which the task was submitted; of a schedule, the fire time and its jitter
     idempotency_key: str | None
     trace_id: str | None
-    batch: str | None
+    batch: str | None  # the group of tasks that it belongs to
 
     def progress(self, share: float, text: str | None = None) -> None:
         """Report how much is done, from 0 to 1, and what is being done.
