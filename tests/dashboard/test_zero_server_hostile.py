@@ -103,7 +103,24 @@ def notes() -> dict[str, Any]:
         for number, vector in enumerate(VECTORS)
     }
     control = {"paused_queues": VECTORS, "paused_types": VECTORS, "rate_limits": dict.fromkeys(VECTORS, 1.0)}
-    return {**workers, "control": control}
+    fire = {"at": now, "outcome": "missed", "decided_at": now}
+    schedules = {
+        f"schedules/s{number}": {
+            "schedule": {
+                "name": f"s{number}",
+                "task": {"type": vector, "queue": vector},
+                "cron": vector,
+                "timezone": vector,
+            },
+            "source": "code",
+            "removed": True,
+            "declared_by": vector,
+            "recent": [fire | {"task_id": vector, "reason": vector}],
+        }
+        for number, vector in enumerate(VECTORS)
+    }
+    half = {"schedules/half": schedules["schedules/s0"] | {"recent": [fire | {"outcome": "constructor"}]}}
+    return {**workers, **schedules, **half, "control": control}
 
 
 def data_of(value: Any) -> str:
@@ -127,7 +144,7 @@ def poison(place: Place, tasks: list[dict[str, Any]]) -> None:
             f"tasks/{task['id'][0]}/{task['id']}.json", {"task": task, "nonce": "n", "writes": ["w"], "events": some}
         )
     for name, value in notes().items():
-        key = name if "/" in name else f"notes/{name}"
+        key = name if name.startswith("workers/") else f"notes/{name}"
         place.put(f"{key}.json", {"name": name, "data": data_of(value), "writes": ["w"]})
 
 
@@ -159,6 +176,11 @@ async def test_nothing_a_bucket_holds_is_run(store: Store, tab: Tab, layout: str
     await unharmed(page)
     await page.evaluate("location.hash = '#/workers'")
     await page.locator("[data-worker]").first.wait_for()
+    await unharmed(page)
+    await page.evaluate("location.hash = '#/schedules'")
+    await page.locator("[data-schedule]").nth(len(VECTORS) - 1).wait_for()
+    assert await page.locator("[data-schedule]").count() == len(VECTORS)
+    assert await page.locator("[data-schedule] button").count() == 0
     await unharmed(page)
     for task in tasks[:: 2 if layout == "one" else 7]:
         await page.evaluate("(id) => { location.hash = `#/tasks/${id}`; }", task["id"])

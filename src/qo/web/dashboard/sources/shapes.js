@@ -10,6 +10,7 @@ const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
 const isInstant = (value) => isNumber(value) && Math.abs(value) < LATEST;
 const isCount = (value) => Number.isSafeInteger(value) && value >= 0;
 const isList = (value) => Array.isArray(value) && value.every(isText);
+const isOneOf = (...words) => (value) => words.includes(value);
 const isThing = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 const orNone = (test) => (value) => value === null || value === undefined || test(value);
 const orDefault = (test) => (value) => value === undefined || test(value);
@@ -84,7 +85,7 @@ export const isWorker = fits({
 
 const isFire = fits({
   at: isInstant,
-  outcome: isText,
+  outcome: isOneOf('fired', 'skipped', 'missed'),
   decided_at: isInstant,
   task_id: orDefault(isText),
   reason: orDefault(isText),
@@ -101,8 +102,8 @@ export const isSchedule = fits({
     every: orDefault(isNumber),
     timezone: orDefault(isText),
     end_at: orNone(isInstant),
-    overlap: orDefault(isText),
-    catch_up: orDefault(isText),
+    overlap: orDefault(isOneOf('allow', 'skip', 'cancel')),
+    catch_up: orDefault(isOneOf('none', 'last', 'all')),
   }),
   source: orDefault(isText),
   paused: orDefault((value) => typeof value === 'boolean'),
