@@ -11,7 +11,7 @@ from qo.ids import new_token
 from qo.testing.samples import claim, new
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
-from tests.web.fuzz import Fuzz, make_tokens
+from tests.web.fuzz import Fuzz, make_things, make_tokens
 from tests.web.port_fuzz import PortFuzz
 from tests.web.serving import in_process, served
 
@@ -63,12 +63,13 @@ def test_no_request_with_a_token_is_answered_with_a_server_error(
     """`make test` sends a few requests to a third of the routes, which the seed chooses: each strategy takes long."""
     engine = open_engine(STORES[store](tmp_path, request))
     with served(engine) as api:
-        tokens = api.run(make_tokens(engine))
+        tokens, things = api.run(make_tokens(engine)), api.run(make_things(engine))
         if scale == 1:
-            fuzz = Fuzz(api.url, tokens, seed=seed, part=ROUTED.index(store) + 3 * (seed % 3), of_parts=9)
+            part = ROUTED.index(store) + 3 * (seed % 3)
+            fuzz = Fuzz(api.url, tokens, seed=seed, part=part, of_parts=9, things=things)
             fuzz.run(2)
         else:
-            fuzz = Fuzz(api.url, tokens, seed=seed)
+            fuzz = Fuzz(api.url, tokens, seed=seed, things=things)
             fuzz.run(CASES * scale)
     print(f"{sum(fuzz.statuses.values())} requests: {dict(sorted(fuzz.statuses.items()))}")  # noqa: T201 - the figures
     assert not [status for status in fuzz.statuses if status >= 500], fuzz.statuses
