@@ -121,7 +121,7 @@ class Shutdown:
         for run in runs:
             run.settled = True
         if runs:
-            log.info("handing back %d tasks", len(runs))
+            log.info("handing back %d task%s", len(runs), "" if len(runs) == 1 else "s")
             await self._settler.apply([release(run.task, None) for run in runs])
         for run in runs:
             self._leased_runs.remove(run)
