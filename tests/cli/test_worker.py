@@ -27,6 +27,15 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
+def kill_at_once(supervisor: subprocess.Popen[str]) -> None:
+    """A child would hand its tasks back after the end of the supervisor, which would replace a killed child."""
+    pids = children(supervisor)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in [supervisor.pid, *pids]:
+        os.kill(pid, signal.SIGKILL)
+
+
 def gone(pid: int) -> bool:
     state = Path(f"/proc/{pid}/stat")
     try:
@@ -275,8 +284,7 @@ def test_a_monitor_alone_expires_what_a_dead_worker_held(call: Any, processes: A
     task_id = call.submit("nap", "--input", '{"seconds": 600}')
     worker = processes.start("worker", "jobs", "--no-monitor", *SHORT_LEASE)
     eventually(lambda: status(call, task_id) == "running")
-    for pid in [worker.pid, *children(worker)]:  # the supervisor first: it would replace the other
-        os.kill(pid, signal.SIGKILL)
+    kill_at_once(worker)
     eventually(lambda: call.json("monitor", "--once", "--expiry-grace", "0.1")["expired"] == 1)
     assert call.json("status", task_id)["failures"] == 1
     monitor = processes.start("monitor", "--check-interval", "0.2")
