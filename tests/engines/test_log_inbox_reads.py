@@ -32,6 +32,14 @@ async def test_a_reader_sees_a_task_that_another_process_has_just_submitted() ->
     assert await queue.waiting() == []
 
 
+async def test_a_batch_is_counted_with_what_waits_although_the_reader_has_just_read_the_log() -> None:
+    queue = await Queue().create()
+    reader, producer = queue.engine(), queue.engine(INBOX)
+    await producer.add([queue.task(batch="b")])
+    await reader.add([queue.task()])
+    assert sum((await reader.count("b")).values()) == 1
+
+
 def test_frequent_reads_list_the_inbox_once_a_second() -> None:
     async def read() -> None:
         queue = await Queue().create()

@@ -55,7 +55,8 @@ async def test_ended_tasks_are_archived_and_deleted(client: Client) -> None:
         await client.engine.apply([complete(task) if n else fail(task, "no")])
     await client.enqueue("t")
     assert await post(client, "archive", {"status": ["dead_letter"]}) == {"changed": 1, "more": False}
-    assert await post(client, "delete", {"type": ["t"], "limit": 1}) == {"changed": 1, "more": True}
+    some = await post(client, "delete", {"type": ["t"], "limit": 1})
+    assert (some["changed"], some["more"]) == (1, True)
     assert await statuses(client) == {"pending": 1, "completed": 1, "archived": 1}
     assert await post(client, "delete", {"status": ["queued", "completed"]}) == {"changed": 1, "more": False}
     assert await statuses(client) == {"pending": 1, "archived": 1}
@@ -73,10 +74,34 @@ async def test_queued_tasks_run_now_at_another_time_or_earlier(client: Client) -
     found = await client.engine.get([later[1].id])
     assert found[0] is not None
     assert 50 < found[0].available_at - system_clock() <= 60
-    assert (await post(client, "priority", {"priority": "high", "limit": 2})) == {"changed": 2, "more": True}
+    some = await post(client, "priority", {"priority": "high", "limit": 2})
+    assert (some["changed"], some["more"]) == (2, True)
     assert (await post(client, "priority", {"priority": 0, "status": ["executing"]}))["changed"] == 0
     tasks = await client.engine.get([due.id, *(each.id for each in later)])
     assert sorted(task.priority for task in tasks if task is not None) == [0, 0, 6]
+
+
+@pytest.mark.parametrize("action", [("priority", {"priority": "high"}), ("reschedule", {"delay_seconds": 60})])
+async def test_repeated_requests_reach_every_task_that_still_matches(
+    client: Client, action: tuple[str, dict[str, Any]]
+) -> None:
+    name, body = action
+    ids = [(await client.enqueue("t")).id for _ in range(5)]
+    done: dict[str, Any] = {"next": "", "more": True}
+    changed = []
+    while done["more"]:
+        done = await post(client, name, body | {"limit": 2, "after": done["next"]})
+        changed.append(done["changed"])
+    assert changed == [2, 2, 1]
+    assert {task.version for task in await client.engine.get(ids) if task is not None} == {2}
+
+
+async def test_an_empty_list_of_statuses_replays_what_a_missing_one_does(client: Client) -> None:
+    for change in (lambda task: fail(task, "no"), complete):
+        await client.enqueue("t", max_retries=0)
+        await client.engine.apply([change(await claim_one(client.engine))])
+    assert await post(client, "replay", {"status": [], "limit": 1}) == {"replayed": 1, "more": False}
+    assert await statuses(client) == {"pending": 1, "completed": 1}
 
 
 @pytest.mark.parametrize(

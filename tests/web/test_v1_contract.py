@@ -280,10 +280,8 @@ def test_many_are_replayed_by_filter(api: Served):
     api.client.delete(f"/api/v1/tasks/{cancelled}")
     assert api.post("/api/v1/tasks/replay", {"status": ["failed"]}).json() == {"replayed": 0, "more": False}
     assert api.post("/api/v1/tasks/replay", {"type": ["other"]}).json() == {"replayed": 0, "more": False}
-    assert api.post("/api/v1/tasks/replay", {"status": ["dead_letter"], "limit": 2}).json() == {
-        "replayed": 2,
-        "more": True,
-    }
+    some = api.post("/api/v1/tasks/replay", {"status": ["dead_letter"], "limit": 2}).json()
+    assert (some["replayed"], some["more"]) == (2, True)
     assert api.post("/api/v1/tasks/replay", {}).json() == {"replayed": 2, "more": False}
     assert len(api.client.get("/api/v1/tasks?status=queued").json()["tasks"]) == 4
 

@@ -137,6 +137,7 @@ class WriterFairness:
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.wait([self._poll])
+            self._poll = None  # a poll that has not begun does not end by itself
 
     @property
     def _gap(self) -> float:

@@ -214,9 +214,13 @@ class LogShard(TableEngine):
         return await self._live.read(work)
 
     async def count(self, batch: str | None = None) -> Counts:
-        """May be a second old, so that a server which counts often makes few requests."""
-        if self._live.is_open and not self._stream.written and self._proof.is_younger_than(_MAX_COUNT_AGE):
-            return await self._live.read(lambda replica: replica.read(lambda reader: reader.count(batch)))
+        """The counts of all tasks may be a second old, so that a server which counts often makes few requests.
+
+        Those of a batch are not: who waits for it must not find it empty because its tasks are in the inbox.
+        """
+        is_recent = self._live.is_open and not self._stream.written and self._proof.is_younger_than(_MAX_COUNT_AGE)
+        if batch is None and is_recent:
+            return await self._live.read(lambda replica: replica.read(lambda reader: reader.count()))
         return await super().count(batch)
 
     async def snapshot(self) -> Snapshot:

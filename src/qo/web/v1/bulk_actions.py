@@ -13,7 +13,7 @@ from qo.client import Client
 from qo.client.describe import Priority
 from qo.clock import iso
 from qo.errors import InvalidTask
-from qo.model import Change, PendingKind, check_batch_id, cursor
+from qo.model import Change, PendingKind, Task, check_batch_id, check_cursor, cursor
 from qo.web.callers import AccessLimits
 from qo.web.http.access import ADMIN, LIMITED, OPERATE, caller_of
 from qo.web.http.action_recorder import describe_action
@@ -32,13 +32,17 @@ _Limit = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 class MatchingTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks to change: those that match all fields. An empty list means all that the action can change."""
+    """Which tasks to change: those that match all fields. An empty list means all that the action can change.
+
+    `after`: the `next` of the last response, to go on behind the tasks that it changed.
+    """
 
     status: list[Word] = []
     type: list[Name] = []
     queue: list[Name] = []
     batch: BatchName | None = None
     limit: _Limit = 1000
+    after: str = ""
 
 
 class ReplayFilter(MatchingTasks, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,18 +64,20 @@ class PriorityFilter(MatchingTasks, frozen=True, kw_only=True, forbid_unknown_fi
     priority: PriorityLevel
 
 
-class Replayed(Struct, frozen=True, kw_only=True):
-    """`more`: further tasks match; repeat the request for them."""
+class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`more`: further tasks match; repeat the request with `next` as its `after`."""
 
     replayed: int
     more: bool
+    next: str | None = None
 
 
-class Changed(Struct, frozen=True, kw_only=True):
-    """How many tasks were changed. `more`: further tasks match; repeat the request for them."""
+class Changed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How many tasks were changed. `more`: further tasks match; repeat the request with `next` as its `after`."""
 
     changed: int
     more: bool
+    next: str | None = None
 
 
 class _BulkAction(Struct, frozen=True, kw_only=True):
@@ -84,9 +90,9 @@ class _BulkAction(Struct, frozen=True, kw_only=True):
 @post("/tasks/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
     """Replay the matching tasks, newest first, up to `limit`."""
-    change = model.replay_finished if "completed" in data.status else model.replay
-    done = await _act(request, data, _BulkAction(transition="replayed", change=change, words=_ENDED))
-    return Replayed(replayed=done.changed, more=done.more)
+    change, words = (model.replay_finished, _ENDED) if "completed" in data.status else (model.replay, _REPLAYABLE)
+    done = await _act(request, data, _BulkAction(transition="replayed", change=change, words=words))
+    return Replayed(replayed=done.changed, more=done.more, next=done.next)
 
 
 @post("/tasks/cancel", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
@@ -145,7 +151,7 @@ def _check_narrow(data: MatchingTasks) -> None:
 async def _act(request: Request[Any, Any, Any], data: MatchingTasks, action: _BulkAction, target: str = "") -> Changed:
     """Change the matching tasks. Each write is recorded before the next."""
     client = server_of(request).client
-    ids, more = await _matching(client, data, action, caller_of(request).limits)
+    ids, following = await _matching(client, data, action, caller_of(request).limits)
     batch = [] if data.batch is None else [data.batch]
     recorded = describe_action(request, target, status=data.status, type=data.type, queue=data.queue, batch=batch)
     changed = 0
@@ -158,27 +164,26 @@ async def _act(request: Request[Any, Any, Any], data: MatchingTasks, action: _Bu
         recorded.add(some, answers)
         changed += sum(answers)
     log_transition(request, action.transition, number=changed)
-    return Changed(changed=changed, more=more)
+    return Changed(changed=changed, more=following is not None, next=following)
 
 
 async def _matching(
     client: Client, given: MatchingTasks, action: _BulkAction, limits: AccessLimits
-) -> tuple[list[str], bool]:
-    """All matching ids, before the first task changes, and whether more tasks match."""
+) -> tuple[list[str], str | None]:
+    """All matching ids, before the first task changes, and the cursor of the last one if more tasks match."""
     words = set(given.status or action.words) & set(action.words)
     asked = filter_of(sorted(words), given.type, given.queue)
     batch = None if given.batch is None else check_batch_id("batch", given.batch)
     where = limits.narrow(replace(asked, batch=batch, pending=action.pending)) if words else None
-    ids: list[str] = []
-    after = ""
+    check_cursor(given.after)
+    chosen: list[Task] = []
+    after = given.after
     while where is not None:
         some = await client.engine.find_without_values(where, limit=_PAGE_SIZE, after=after)
-        for task in some:
-            if len(ids) == given.limit:
-                return ids, True
-            if task_word(task) in words:
-                ids.append(task.id)
+        chosen += (task for task in some if task_word(task) in words)
+        if len(chosen) > given.limit:
+            return [task.id for task in chosen[: given.limit]], cursor(chosen[given.limit - 1])
         if len(some) < _PAGE_SIZE:
             break
         after = cursor(some[-1])
-    return ids, False
+    return [task.id for task in chosen], None
