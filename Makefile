@@ -34,7 +34,7 @@ test: $(VENV)/developer  ## run all checks and tests: style, types, architecture
 	@$(MAKE) --no-print-directory -j3 check model $(VENV)/servers
 	TMPDIR="$(SCRATCH)" \
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
-	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
+	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/model
 
 torture: WORKERS ?= 4

@@ -1,6 +1,8 @@
 """The cloud bucket on real servers and on our own: its contract, and its error messages."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -123,6 +125,24 @@ async def test_a_lost_response_to_a_write_is_an_unknown_outcome_and_to_a_read_is
     blob = await bucket.get("a")
     assert blob is not None
     assert blob.data == b"1"
+
+
+@pytest.mark.parametrize("ending", ["closed", "reset"])
+async def test_a_connection_that_ends_during_a_write_leaves_its_outcome_unknown(ending: str) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        if ending == "reset":
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            await reader.readuntil(b"value")
+        writer.transport.abort()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        bucket = open_bucket(f"s3://bucket/?endpoint=http://127.0.0.1:{port}&anonymous=true", clock=system_clock)
+        with pytest.raises(OutcomeUnknown, match="did not confirm"):
+            await bucket.put("a", b"value", expected=NEW)
 
 
 async def test_a_response_that_takes_too_long_is_an_unknown_outcome(server: S3Server) -> None:

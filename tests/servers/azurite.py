@@ -20,17 +20,19 @@ API = "2021-08-06"
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its endpoint. There is a container `plain`."""
-    program = find("azurite-blob", "QO_TEST_AZURITE", ROOT / "node_modules" / ".bin" / "azurite-blob")
+    program = find("azurite", "QO_TEST_AZURITE", ROOT / "node_modules" / ".bin" / "azurite")
     if program is None and shutil.which("npm") is None:
         pytest.skip("Azurite comes by npm, and there is none here")
     if program is None:
         missing("Azurite", "npm install azurite")
     folder = tmp_path_factory.mktemp("azurite")
-    (port,) = free_ports(1)
+    port, queue, table = map(str, free_ports(3))
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    command = [program, "--blobPort", str(port), "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"]
-    # A connection that the server closes while a request is on its way looks like a lost answer.
-    command += ["--disableTelemetry", "--blobKeepAliveTimeout", "600"]
+    command = [program, "--blobPort", port, "--queuePort", queue, "--tablePort", table]
+    command += ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+    # A connection that the server closes while a request is on its way looks like a lost answer. `azurite-blob`, which
+    # starts no queues and tables, ignores this option.
+    command += ["--blobKeepAliveTimeout", "600"]
     with running(command, folder, endpoint):
         _make_container(endpoint, "plain")
         yield endpoint

@@ -12,6 +12,7 @@ from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, QoError, Refused
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_NOT_CONNECTED = re.compile(r"\bkind: Connect\b")  # ConnectionReset, on the other hand, ends a request under way
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 _WRITE_CONFLICT_CODES = {"ConditionalRequestConflict", "OperationAborted"}
 _CREDENTIAL_CODES = {
@@ -56,7 +57,7 @@ def to_qo_error(error: BaseException, address: BucketAddress, key: str, *, writi
 def _transport_error(error: BaseException, address: BucketAddress, status: int | None, *, writing: bool) -> QoError:
     """After a timeout, a reset or a server error a write may have been applied, or may still be."""
     text = _message(error)
-    if "kind: Connect" in str(error):
+    if _NOT_CONNECTED.search(str(error)):
         return StorageError(f"{address} cannot be reached{_at(address)}; check the network and the endpoint")
     if "Received redirect" in text or status in (301, 307):
         return Refused(f"{address} is in another region than {address.region}; add ?region=… to the URL")

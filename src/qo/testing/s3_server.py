@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import re
+import socket
+import struct
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -303,9 +305,14 @@ class _Talk(asyncio.Protocol):
         self._transport.write(head if request.method == "HEAD" else head + answer.body)
 
     def hang_up(self) -> None:
-        if self._transport is not None:
-            with contextlib.suppress(OSError):
-                self._transport.abort()
+        """Close the connection, or reset it: clients see two different errors."""
+        if self._transport is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._server.faults.dice.random() < 0.5:
+                connection = self._transport.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._transport.abort()
 
 
 def _head(data: bytes) -> tuple[str, str, dict[str, str]]:
