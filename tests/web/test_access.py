@@ -1,5 +1,6 @@
 """Tokens, scopes, rates."""
 
+import asyncio
 import socket
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ import pytest
 
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
-from qo.model import Filter
+from qo.model import Filter, Note
 from qo.notes import TOKENS
 from qo.testing import ManualClock
 from qo.web import WebSettings
@@ -84,6 +85,36 @@ async def test_once_there_was_a_token_a_gate_stays_shut():
     await forget_tokens(engine)
     boot.advance(1.0)
     assert not await running.is_admitted(LOCAL_CALLER) and await gate().is_admitted(LOCAL_CALLER)
+
+
+async def test_tokens_are_read_again_before_a_request_has_to_wait_for_them():
+    class Frozen(MemoryEngine):
+        thawed = asyncio.Event()
+
+        async def read_note(self, name: str) -> Note | None:
+            await self.thawed.wait()
+            return await super().read_note(name)
+
+    engine, boot = Frozen(), ManualClock()
+    gate = Gate(engine, WebSettings(), ManualClock(), elapsed=boot)
+    engine.thawed.set()
+    made = (await create_token(engine, "only", [Scope.ADMIN], now=0.0)).token.caller()
+    assert await gate.is_admitted(made)
+    await revoke_token(engine, "only")
+    engine.thawed.clear()
+    boot.advance(0.9)
+    assert await gate.is_admitted(made), "the last read is young enough while the next is in progress"
+    engine.thawed.set()
+    await gate.finish()
+    engine.thawed.clear()
+    boot.advance(0.9)
+    assert not await asyncio.wait_for(gate.is_admitted(made), 10), "the next read is known, and not waited for"
+    boot.advance(0.1)
+    late = asyncio.create_task(gate.is_admitted(made))
+    assert not (await asyncio.wait([late], timeout=0.05))[0], "an old read is not used"
+    engine.thawed.set()
+    assert await late is False
+    await gate.finish()
 
 
 def test_revoking_the_last_token_leaves_a_server_shut():

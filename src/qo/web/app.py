@@ -182,6 +182,7 @@ async def running(server: Server, parts: ApiParts, on_outdated: OnOutdated | Non
             await asyncio.wait(tasks)
             await server.views.finish()
             await server.recent_stats.finish()
+            await server.gate.finish()
             await server.gate.uses.flush()
             parts.time_limits.close()
             await server.action_recorder.close()

@@ -6,6 +6,7 @@ table of all routes, generated from these declarations.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import math
 from enum import StrEnum
@@ -18,7 +19,7 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
-from qo.errors import StorageError
+from qo.errors import QoError, StorageError
 from qo.rate_limits import TokenBucket
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
 from qo.web.http.request import is_forwarded, refuse_unknown
@@ -53,6 +54,7 @@ CHECKED = {"outside": Outside.REFUSED}
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_AGE = 1.0  # seconds for which a read of the tokens is reused; a revocation takes effect after at most this
+_REFRESH_AGE = 0.7  # seconds after which they are read again in the background, so that no request waits for it
 
 
 class Gate:
@@ -71,6 +73,7 @@ class Gate:
         self._known = KnownCallers(Tokens())
         self._known_at = -math.inf
         self._reading = asyncio.Lock()
+        self._refresh: asyncio.Task[None] | None = None
         self.uses = TokenUseRecorder(engine)
 
     async def admit(self, connection: Connection, scope: Scope, *, limited: bool = False) -> None:
@@ -148,14 +151,29 @@ class Gate:
         """Read the tokens again for the next request."""
         self._known_at = -math.inf
 
+    async def finish(self) -> None:
+        """Wait for a read in progress."""
+        if self._refresh is not None:
+            await asyncio.wait([self._refresh])
+
     async def _callers(self) -> KnownCallers:
-        if self._elapsed() - self._known_at >= _MAX_AGE:
-            async with self._reading:
-                if self._elapsed() - self._known_at >= _MAX_AGE:
-                    known = KnownCallers(await read_tokens(self._engine))
-                    known.existed = known.existed or self._known.existed  # tokens stay required once one has existed
-                    self._known, self._known_at = known, self._elapsed()
+        age = self._elapsed() - self._known_at
+        if age >= _MAX_AGE:
+            await self._read_tokens(_MAX_AGE)
+        elif age >= _REFRESH_AGE and (self._refresh is None or self._refresh.done()):
+            self._refresh = asyncio.create_task(self._read_early(), name="qo reads the tokens")
         return self._known
+
+    async def _read_early(self) -> None:
+        with contextlib.suppress(QoError):  # a request that has to wait for the tokens reports the error
+            await self._read_tokens(_REFRESH_AGE)
+
+    async def _read_tokens(self, max_age: float) -> None:
+        async with self._reading:
+            if self._elapsed() - self._known_at >= max_age:
+                known = KnownCallers(await read_tokens(self._engine))
+                known.existed = known.existed or self._known.existed  # tokens stay required once one has existed
+                self._known, self._known_at = known, self._elapsed()
 
 
 def _unknown_token(why: str = "") -> NotAuthorizedException:

@@ -3,6 +3,7 @@
 Tasks are read in steps. A response ends with the task that exceeds the budget, so it always contains at least one.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ _GROWTH = 8  # a step reads at most this many times as many tasks as the last on
 _SMALLEST_TASK, _USUAL_TASK, _LARGE_TASK = 1024.0, 32 * 1024.0, 4 * 1024 * 1024.0  # expected bytes per claimed task
 _ERROR_START = 200  # characters of an error that does not fit
 _FIELDS_SIZE = 1024  # bytes of the other fields of a task in JSON
+_MAX_PAGES = 4  # read at once from one store, so that a short read does not wait for hundreds of them
 _LARGE_STEP = 2  # tasks whose large values, of up to 16 MiB each, are read at once
 
 
@@ -30,6 +32,21 @@ def size_of(task: Task) -> int:
     return len(task.payload) + len(task.result or b"") + len(task.error or "")
 
 
+class PageTurns(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    free: asyncio.Semaphore
+
+
+_turns: WeakKeyDictionary[Engine, PageTurns] = WeakKeyDictionary()
+
+
+def _page_turn(engine: Engine) -> asyncio.Semaphore:
+    loop, turns = asyncio.get_running_loop(), _turns.get(engine)
+    if turns is None or turns.loop is not loop:  # a semaphore belongs to its event loop
+        turns = _turns[engine] = PageTurns(loop, asyncio.Semaphore(_MAX_PAGES))
+    return turns.free
+
+
 async def find_within(
     engine: Engine,
     where: Filter,
@@ -39,7 +56,14 @@ async def find_within(
     created_before: float | None = None,
     budget: int = RESPONSE_BYTES,
 ) -> BoundedPage:
-    """Like `Engine.find`, within the budget."""
+    """Like `Engine.find`, within the budget. Only a few callers read at once; the others wait for their turn."""
+    async with _page_turn(engine):
+        return await _find_now(engine, where, limit=limit, after=after, created_before=created_before, budget=budget)
+
+
+async def _find_now(
+    engine: Engine, where: Filter, *, limit: int, after: str, created_before: float | None, budget: int
+) -> BoundedPage:
     tasks: list[Task] = []
     size, step = 0, _FIRST_STEP
     while len(tasks) < limit:
@@ -67,12 +91,13 @@ async def values_within(engine: Engine, tasks: list[Task], *, budget: int = RESP
         return [fresh or task for fresh, task in zip(read, tasks, strict=False)]
     whole: list[Task] = []
     size = 0
-    for part in _parts(tasks, _LARGE_STEP):
-        if size >= budget:
-            break
-        some = await engine.with_values(part)
-        whole += some
-        size += sum(map(size_of, some))
+    async with _page_turn(engine):
+        for part in _parts(tasks, _LARGE_STEP):
+            if size >= budget:
+                break
+            some = await engine.with_values(part)
+            whole += some
+            size += sum(map(size_of, some))
     return whole
 
 
@@ -80,10 +105,11 @@ async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = RESPON
     """Like `Engine.get`, for as many of the first ids as fit into the budget."""
     tasks: list[Task | None] = []
     size, step = 0, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP
-    while len(tasks) < len(ids) and size < budget:
-        tasks += await engine.get(ids[len(tasks) : len(tasks) + step])
-        size = sum(size_of(task) for task in tasks if task is not None)
-        step = _next_step(step, size, len(tasks), budget)
+    async with _page_turn(engine):
+        while len(tasks) < len(ids) and size < budget:
+            tasks += await engine.get(ids[len(tasks) : len(tasks) + step])
+            size = sum(size_of(task) for task in tasks if task is not None)
+            step = _next_step(step, size, len(tasks), budget)
     return tasks
 
 
