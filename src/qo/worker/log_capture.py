@@ -14,16 +14,15 @@ _MAX_ATTEMPTS = 1000  # of which lines are kept; those of lost and abandoned att
 
 
 class LastLines:
-    """The last lines of one attempt, and how many earlier ones were dropped."""
+    """The last lines of one attempt, and how many earlier ones were dropped. No line is longer than LOG_LIMIT."""
 
     __slots__ = ("_dropped", "_lines", "_size")
 
     def __init__(self, first: str) -> None:
-        self._lines = deque((first[-LOG_LIMIT:],))
-        self._size, self._dropped = len(self._lines[0]), 0
+        self._lines = deque((first,))
+        self._size, self._dropped = len(first), 0
 
     def add(self, text: str) -> None:
-        text = text[-LOG_LIMIT:]
         self._lines.append(text)
         self._size += len(text) + 1
         while len(self._lines) > MAX_LINES or self._size > LOG_LIMIT:
@@ -31,8 +30,6 @@ class LastLines:
             self._dropped += 1
 
     def text(self) -> str:
-        if len(self._lines) == 1 and not self._dropped:
-            return self._lines[0]
         dropped = [f"({self._dropped} earlier lines were not kept)"] if self._dropped else []
         return "\n".join([*dropped, *self._lines])
 
@@ -53,13 +50,19 @@ class LineFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
+def _key(task: Task) -> str:
+    return f"{task.id} {task.attempt}"
+
+
 class LogCapture(logging.Handler):
     """Keeps the lines that handlers log in this process. It has no lock: a worker may stop a thread anywhere."""
 
     def __init__(self) -> None:
         super().__init__()
         self._line_formatter = LineFormatter()
-        self._attempts: dict[tuple[str, int], LastLines] = {}
+        # By attempt. Most attempts log one line, and strings, unlike containers, are no work for the garbage collector.
+        self._first: dict[str, str] = {}
+        self._several: dict[str, LastLines] = {}  # of attempts with more than one line
 
     def createLock(self) -> None:  # noqa: N802 - of the base class
         self.lock = None
@@ -76,23 +79,27 @@ class LogCapture(logging.Handler):
 
     def add(self, task: Task, line: str) -> None:
         """Keep a line of this task's attempt."""
-        key = task.id, task.attempt
-        lines = self._attempts.get(key)
-        if lines is None:
-            first = LastLines(line)
-            lines = self._attempts.setdefault(key, first)
-            if len(self._attempts) > _MAX_ATTEMPTS:
-                self._attempts.pop(list(self._attempts)[0], None)  # noqa: RUF015 - another thread may change the dict
-            if lines is first:
-                return
-        lines.add(line)
+        key, line = _key(task), line[-LOG_LIMIT:]
+        if key not in self._first and self._first.setdefault(key, line) is line:
+            if len(self._first) > _MAX_ATTEMPTS:
+                oldest = list(self._first)[0]  # noqa: RUF015 - another thread may change the dict
+                self._first.pop(oldest, None)
+                self._several.pop(oldest, None)
+            return
+        first, lines = self._first.get(key), self._several.get(key)
+        if lines is None and first is not None:
+            lines = self._several.setdefault(key, LastLines(first))
+        if lines is not None:  # otherwise the lines were taken meanwhile
+            lines.add(line)
 
     def take(self, task: Task) -> str | None:
         """Remove and return the lines of this task's attempt; None if there are none."""
-        if not self._attempts:
+        if not self._first:
             return None
-        lines = self._attempts.pop((task.id, task.attempt), None)
-        return None if lines is None else lines.text()
+        key = _key(task)
+        first = self._first.pop(key, None)
+        lines = self._several.pop(key, None) if self._several else None
+        return first if lines is None else lines.text()
 
     def install(self) -> None:
         """Capture what the whole process logs. Warnings still go to stderr if the program configures no log."""
