@@ -106,7 +106,7 @@ async def list_batches(
     """The batches of the newest tasks that match, newest first, without estimates. `among`: how many tasks are read."""
     tasks = await engine.find_without_values(where, limit=among)
     names = list(dict.fromkeys(task.batch for task in tasks if task.batch is not None))[:limit]
-    return [await _count(engine, name, where) for name in names]
+    return await asyncio.gather(*(_count(engine, name, where) for name in names))  # some stores read once for all
 
 
 async def _count(engine: Engine, batch: str, where: Filter) -> BatchProgress:

@@ -183,6 +183,7 @@ async def running(server: Server, parts: ApiParts, on_outdated: OnOutdated | Non
             await server.views.finish()
             await server.recent_stats.finish()
             await server.gate.finish()
+            await server.batches.close()
             await server.gate.uses.flush()
             parts.time_limits.close()
             await server.action_recorder.close()

@@ -1,14 +1,14 @@
 """The engine port for the layout `tasks`."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import encode_damage, note_name
-from qo.engine import Engine, find_pages
+from qo.engine import Engine
 from qo.engines.hand_backs import HandBacks
 from qo.engines.note_objects import NoteObjects
+from qo.engines.object_per_task.batch_counts import BatchCounts
 from qo.engines.object_per_task.candidates import FullScan, ReadyCandidates
 from qo.engines.object_per_task.claims import TaskClaims
 from qo.engines.object_per_task.finder import TaskCounts, TaskFinder
@@ -25,7 +25,6 @@ from qo.model import (
     Added,
     Change,
     ClaimRequest,
-    CountKey,
     Counts,
     Event,
     Filter,
@@ -35,12 +34,9 @@ from qo.model import (
     Task,
     apply,
     check_distinct,
-    count_key,
     is_repeat,
     stamps,
 )
-
-_COUNTED_AT_ONCE = 1000  # tasks of a batch
 
 
 class ObjectPerTaskEngine(Engine):
@@ -56,6 +52,7 @@ class ObjectPerTaskEngine(Engine):
         self._clock = layout.clock
         self._listing = TaskFinder(layout)
         self._counts = TaskCounts(layout, self._listing)
+        self._batch_counts = BatchCounts(self._listing)
         self._changes = TaskChanges(layout, self._counts.record_move)
         self._ready = ReadyCandidates(layout, options)
         self._full_scan = FullScan(layout, self._listing, options)
@@ -192,13 +189,11 @@ class ObjectPerTaskEngine(Engine):
         return found
 
     async def count(self, batch: str | None = None) -> Counts:
-        """A batch is counted by reading tasks: the index of this layout has no batches."""
         if batch is None:
             return await self._counts.count()
-        counts: Counter[CountKey] = Counter()
-        async for page in find_pages(self, Filter(batch=batch), page_size=_COUNTED_AT_ONCE):
-            counts.update(map(count_key, page))
-        return dict(counts)
+        counts = await self._batch_counts.count(batch)
+        await self._report_damage()
+        return counts
 
     async def history(self, task_id: str) -> list[Event]:
         return await self._layout.documents.history(task_id)

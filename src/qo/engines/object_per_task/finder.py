@@ -164,13 +164,22 @@ class TaskFinder:
     async def _scan(self, where: Filter, seen: dict[str, StoredTask]) -> list[Position]:
         matches, found = where.matcher(self._clock()), list[Position]()
         ids = await self.ids(where.shards)
-        for start in range(0, len(ids), _SCAN_SIZE):
-            chunk = await in_parallel(self._documents.read_live, ids[start : start + _SCAN_SIZE])
-            matching = [stored for stored in chunk if stored is not None and matches(stored.task)]
+        async for chunk in self._chunks(ids):
+            matching = [stored for stored in chunk if matches(stored.task)]
             found += [Position(stored.task.created_at, stored.task.id) for stored in matching]
             if len(ids) <= _SCAN_SIZE:  # otherwise they would need too much memory
                 seen.update((stored.task.id, stored) for stored in matching)
         return _newest_first(found)
+
+    async def scan(self) -> AsyncIterator[list[Task]]:
+        """All tasks, in no order."""
+        async for chunk in self._chunks(await self.ids()):
+            yield [stored.task for stored in chunk]
+
+    async def _chunks(self, ids: list[str]) -> AsyncIterator[list[StoredTask]]:
+        for start in range(0, len(ids), _SCAN_SIZE):
+            chunk = await in_parallel(self._documents.read_live, ids[start : start + _SCAN_SIZE])
+            yield [stored for stored in chunk if stored is not None]
 
     async def ids(self, shards: tuple[str, ...] = ()) -> list[str]:
         """The ids of all tasks, or of those in some shards, in order."""
