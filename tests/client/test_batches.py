@@ -86,6 +86,18 @@ async def test_progress_counts_by_status_and_estimates_the_rest(client: Client, 
     assert progress.eta == pytest.approx(12.0)
 
 
+async def test_tasks_that_are_due_later_have_no_estimate(client: Client, clock: ManualClock) -> None:
+    await client.enqueue("t", batch="b")
+    await client.enqueue("t", batch="b")
+    later = await client.enqueue("t", batch="b", delay=3600)
+    task = await claim_one(client.engine)
+    clock.advance(2)
+    await client.engine.apply([complete(task)])
+    assert (await read_progress(client.engine, "b")).eta is None
+    await client.run_now(later.id)
+    assert (await read_progress(client.engine, "b")).eta == pytest.approx(4.0)
+
+
 async def test_waiting_ends_with_the_last_task(client: Client) -> None:
     handle = await client.enqueue("t", batch="b")
     with pytest.raises(ResultTimeout, match="batch b"):

@@ -26,9 +26,7 @@ def test_a_batch_shows_its_progress_and_leads_to_its_tasks(seen: Seen):
     seen.picture("batches")
     card.get_by_role("link").click()
     expect(seen.page.locator("h1")).to_have_text("letters-1")
-    expect(seen.page.locator("[data-summary]")).to_contain_text(
-        re.compile("2 of 4 tasks done, 1 failed, about [0-9]+ s left")
-    )
+    expect(seen.page.locator("[data-summary]")).to_have_text(re.compile("2 of 4 tasks done, 1 failed$"))
     counts = {status: seen.page.locator(f"[data-count={status}] b") for status in ("pending", "completed", "failed")}
     for status, number in (("pending", "2"), ("completed", "1"), ("failed", "1")):
         expect(counts[status]).to_have_text(number)

@@ -13,7 +13,7 @@ from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import ResultTimeout
 from qo.ids import new_token
-from qo.model import FINISHED, Counts, Filter, Status, check_batch_id, check_name
+from qo.model import FINISHED, Counts, Filter, PendingKind, Status, check_batch_id, check_name
 
 _SAMPLED_TASKS = 100  # finished tasks from which the remaining time is estimated
 LISTED_TASKS = 1000  # newest tasks among which batches are listed
@@ -71,12 +71,21 @@ def progress_of(batch: str, counts: Counts) -> BatchProgress:
 
 
 async def read_progress(engine: Engine, batch: str, where: Filter = _EVERYWHERE) -> BatchProgress:
-    """The progress of a batch, with an estimate of the remaining time. `where` may name queues and types."""
+    """The progress of a batch. `where` may name queues and types.
+
+    It has an estimate of the remaining time if a task has finished and none is scheduled for later.
+    """
     progress = await _count(engine, check_batch_id("batch", batch), where)
     left = progress.total - progress.done
-    if not left or not progress.done:
+    if not left or not progress.done or (progress.pending and await _has_scheduled(engine, batch, where)):
         return progress
     return replace(progress, eta=await remaining_time(engine, batch, left, where))
+
+
+async def _has_scheduled(engine: Engine, batch: str, where: Filter) -> bool:
+    """Whether a task is due later: then the rate of the finished ones says nothing about the end."""
+    later = replace(where, batch=batch, statuses=(Status.PENDING,), pending=(PendingKind.SCHEDULED,))
+    return bool(await engine.find_without_values(later, limit=1))
 
 
 async def find_batch(engine: Engine, name: str, where: Filter = _EVERYWHERE) -> BatchProgress:
