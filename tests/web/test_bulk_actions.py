@@ -68,20 +68,23 @@ async def test_queued_tasks_run_now_at_another_time_or_earlier(client: Client) -
     due = await client.enqueue("t")
     later = [await client.enqueue("t", delay=3600, queue=queue) for queue in ("a", "b")]
     assert (await post(client, "run-now", {"queue": ["a"]}))["changed"] == 1
-    assert (await post(client, "run-now", {}))["changed"] == 1, "a task that is due keeps its place"
+    assert (await post(client, "run-now", {"status": ["queued"]}))["changed"] == 1, "a task that is due keeps its place"
     moved = await post(client, "reschedule", {"queue": ["b"], "delay_seconds": 60})
     assert moved == {"changed": 1, "more": False}
     found = await client.engine.get([later[1].id])
     assert found[0] is not None
     assert 50 < found[0].available_at - system_clock() <= 60
-    some = await post(client, "priority", {"priority": "high", "limit": 2})
+    some = await post(client, "priority", {"type": ["t"], "priority": "high", "limit": 2})
     assert (some["changed"], some["more"]) == (2, True)
     assert (await post(client, "priority", {"priority": 0, "status": ["executing"]}))["changed"] == 0
     tasks = await client.engine.get([due.id, *(each.id for each in later)])
     assert sorted(task.priority for task in tasks if task is not None) == [0, 0, 6]
 
 
-@pytest.mark.parametrize("action", [("priority", {"priority": "high"}), ("reschedule", {"delay_seconds": 60})])
+@pytest.mark.parametrize(
+    "action",
+    [("priority", {"type": ["t"], "priority": 0}), ("reschedule", {"status": ["queued"], "delay_seconds": 60})],
+)
 async def test_repeated_requests_reach_every_task_that_still_matches(
     client: Client, action: tuple[str, dict[str, Any]]
 ) -> None:
@@ -109,6 +112,10 @@ async def test_an_empty_list_of_statuses_replays_what_a_missing_one_does(client:
     [
         ("cancel", {}, "status"),
         ("delete", {}, "status"),
+        ("archive", {}, "status"),
+        ("run-now", {}, "status"),
+        ("reschedule", {"delay_seconds": 60}, "status"),
+        ("priority", {"priority": 0, "limit": 1}, "status"),
         ("delete", {"limit": 10_001}, "limit"),
         ("cancel", {"statuses": ["queued"]}, "statuses"),
         ("cancel", {"batch": "a b"}, "batch"),

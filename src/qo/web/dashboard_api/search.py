@@ -30,7 +30,7 @@ from qo.model import (
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.dashboard_api.views import FilterWord, statuses
 from qo.web.http.byte_budget import BoundedPage, find_within
-from qo.web.http.openapi import BatchName, Name
+from qo.web.http.openapi import BatchName, Name, TypeName
 
 MAX_READ = 5_000  # tasks read for one page
 WINDOW = 2_000  # newest matching tasks that are sorted
@@ -172,7 +172,7 @@ class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As in the list of tasks."""
 
     status: list[FilterWord] = []
-    type: list[Name] = []
+    type: list[TypeName] = []
     queue: list[Name] = []
     worker: Name | None = None
     batch: BatchName | None = None

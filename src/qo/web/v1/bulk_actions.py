@@ -1,4 +1,7 @@
-"""Actions on all tasks that match a filter: replay, cancel, archive, delete, run now, reschedule, priority."""
+"""Actions on all tasks that match a filter: replay, cancel, archive, delete, run now, reschedule, priority.
+
+Each except the replay of tasks that did not succeed must name a status, type, queue or batch.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, cast
@@ -17,7 +20,7 @@ from qo.model import Change, PendingKind, Task, check_batch_id, check_cursor, cu
 from qo.web.callers import AccessLimits
 from qo.web.http.access import ADMIN, LIMITED, OPERATE, caller_of
 from qo.web.http.action_recorder import describe_action
-from qo.web.http.openapi import BatchName, Name, Seconds
+from qo.web.http.openapi import BatchName, Name, Seconds, TypeName
 from qo.web.http.problems import problems
 from qo.web.http.server import log_transition, server_of
 from qo.web.task_words import Word, task_word
@@ -38,7 +41,7 @@ class MatchingTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     status: list[Word] = []
-    type: list[Name] = []
+    type: list[TypeName] = []
     queue: list[Name] = []
     batch: BatchName | None = None
     limit: _Limit = 1000
@@ -106,7 +109,8 @@ async def cancel_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingT
 
 @post("/tasks/archive", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def archive_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
-    """Archive the matching tasks that have ended, newest first, up to `limit`."""
+    """Archive the matching tasks that have ended, newest first, up to `limit`. Name a status, type, queue or batch."""
+    _check_narrow(data)
     return await _act(request, data, _BulkAction(transition="archived", change=model.archive, words=_ENDED))
 
 
@@ -119,16 +123,20 @@ async def delete_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingT
 
 @post("/tasks/run-now", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def run_tasks_now(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
-    """Make the matching queued tasks due that are scheduled for later or wait for a retry, up to `limit`."""
+    """Make the matching queued tasks due that are scheduled for later or wait for a retry, up to `limit`. Name a
+    status, type, queue or batch."""
+    _check_narrow(data)
     action = _BulkAction(transition="run-now", change=model.run_now, words=["queued"], pending=_LATER)
     return await _act(request, data, action)
 
 
 @post("/tasks/reschedule", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def reschedule_tasks(request: Request[Any, Any, Any], data: JSONBody[RescheduleFilter]) -> Changed:
-    """Let the matching queued tasks become due at another time, up to `limit`. A time in the past means now."""
+    """Let the matching queued tasks become due at another time, up to `limit`. A time in the past means now. Name a
+    status, type, queue or batch."""
     server = server_of(request)
     at = new_time(data.run_at, data.delay_seconds, server.clock())
+    _check_narrow(data)
     change = server.client.reschedule_change(at)
     action = _BulkAction(transition="rescheduled", change=change, words=["queued"])
     return await _act(request, data, action, f"to {iso(at)}")
@@ -136,14 +144,15 @@ async def reschedule_tasks(request: Request[Any, Any, Any], data: JSONBody[Resch
 
 @post("/tasks/priority", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def prioritise_tasks(request: Request[Any, Any, Any], data: JSONBody[PriorityFilter]) -> Changed:
-    """Change the priority of the matching queued tasks, up to `limit`."""
+    """Change the priority of the matching queued tasks, up to `limit`. Name a status, type, queue or batch."""
+    _check_narrow(data)
     change = server_of(request).client.priority_change(cast("Priority", data.priority))
     action = _BulkAction(transition="priority", change=change, words=["queued"])
     return await _act(request, data, action, f"to {data.priority}")
 
 
 def _check_narrow(data: MatchingTasks) -> None:
-    """Raise for a filter that matches every task: what it would end cannot be undone."""
+    """Raise for a filter that matches every task: the former times, priorities and statuses are not kept."""
     if not (data.status or data.type or data.queue or data.batch):
         raise InvalidTask("status", "name a status, type, queue or batch: this request would affect every task")
 
