@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from litestar import Request, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qo.client import Client
 from qo.clock import boot_clock
 from qo.engine import Engine
-from qo.model import Counts, Filter, Status, Task, check_type, cursor
+from qo.model import Counts, Filter, Status, Task, check_batch_id, check_type, cursor
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.http.byte_budget import values_within
@@ -36,6 +37,14 @@ class RetryCounts:
         self._known_until = float("-inf")
         self._counting = asyncio.Lock()  # concurrent requests share one count
 
+    async def of_batch(self, batch: str, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
+        """Counts of a batch by type, inside the limits."""
+        where = limits.narrow(replace(_WAITING, batch=batch))
+        found = Counter[str]()
+        for (_, type), number in (Counter() if where is None else await self._count(where)).items():
+            found[type] += number
+        return found
+
     async def by_type(self, counts: Counts, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
         """Counts inside the limits. `counts` are the counts of the whole store."""
         found = Counter[str]()
@@ -51,13 +60,13 @@ class RetryCounts:
         async with self._counting:
             began = boot_clock()
             if pending <= _MAX_CHEAP or began >= self._known_until:
-                self._known = await self._count()
+                self._known = await self._count(_WAITING)
                 self._known_until = boot_clock() + min(_MAX_AGE, _AGE_FACTOR * (boot_clock() - began))
             return self._known
 
-    async def _count(self) -> Counter[tuple[str, str]]:
+    async def _count(self, where: Filter) -> Counter[tuple[str, str]]:
         found, after = Counter[tuple[str, str]](), ""
-        while page := await self._engine.find_without_values(_WAITING, limit=_PAGE_SIZE, after=after):
+        while page := await self._engine.find_without_values(where, limit=_PAGE_SIZE, after=after):
             found.update((task.queue, task.type) for task in page)
             if len(page) < _PAGE_SIZE:
                 break
@@ -95,18 +104,22 @@ async def get_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> M
 @get("/", opt=READ | LIMITED, responses=problems())
 async def list_managed(
     request: Request[Any, Any, Any],
+    *,
     type: FromQuery[str | None] = None,
     status: FromQuery[list[Word] | None] = None,
+    batch: FromQuery[str | None] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
     offset: Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET)] = 0,
 ) -> ManagedPage:
-    """Tasks, newest first. `status` can be repeated. Beyond an offset of 10,000, use /api/v1/tasks."""
+    """Tasks, newest first, of a batch if `batch` names one. `status` can be repeated. Beyond an offset of 10,000, use
+    /api/v1/tasks."""
     server = server_of(request)
     words = set(status or WORDS)
     types = () if type is None else (check_type("type", type),)
-    limits = caller_of(request).limits
-    tasks = await find_at_offset(server.client, limits.narrow(filter_of(words, types)), limit=limit, offset=offset)
-    total = sum(number for (_, word), number in (await tally(request, types)).items() if word in words)
+    batch = None if batch is None else check_batch_id("batch", batch)
+    where = caller_of(request).limits.narrow(replace(filter_of(words, types), batch=batch))
+    tasks = await find_at_offset(server.client, where, limit=limit, offset=offset)
+    total = sum(number for (_, word), number in (await tally(request, types, batch)).items() if word in words)
     return ManagedPage(tasks=await _shown(server, tasks), total=total, limit=limit, offset=offset)
 
 
@@ -144,16 +157,24 @@ async def find_at_offset(client: Client, where: Filter | None, *, limit: int, of
     return await client.engine.find_without_values(where, limit=limit, after=after)
 
 
-async def tally(request: Request[Any, Any, Any], types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:
-    """Counts by type and status, without archived tasks."""
-    counts, limits = await server_of(request).client.engine.count(), caller_of(request).limits
+async def tally(
+    request: Request[Any, Any, Any], types: tuple[str, ...] = (), batch: str | None = None
+) -> Counter[tuple[str, Word]]:
+    """Counts by type and status, without archived tasks; with `batch`, of the tasks of this batch."""
+    server, limits = server_of(request), caller_of(request).limits
     retry_counts: RetryCounts = request.app.state.retry_counts
+    if batch is None:
+        counts = await server.client.engine.count()
+        retrying = await retry_counts.by_type(counts, limits)
+    else:
+        counts = await server.batches.counts(batch)
+        retrying = await retry_counts.of_batch(batch, limits) if counts else Counter()
     tallied: Counter[tuple[str, Word]] = Counter()
     for lane, number in limits.count(counts).items():
         word = BY_STATUS.get(lane.status)
         if word is not None and number and (not types or lane.type in types):
             tallied[lane.type, word] += number
-    for type_, waiting in (await retry_counts.by_type(counts, limits)).items():
+    for type_, waiting in retrying.items():
         moved = min(waiting, tallied[type_, "pending"])  # the two counts were not taken at the same moment
         tallied[type_, "pending"] -= moved
         tallied[type_, "failed"] += moved

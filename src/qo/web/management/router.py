@@ -14,6 +14,14 @@ from qo.web.management.actions import (
     retry_task,
     run_managed_now,
 )
+from qo.web.management.bulk_actions import (
+    cancel_matching,
+    delete_matching,
+    prioritise_matching,
+    reschedule_matching,
+    retry_matching,
+    run_matching_now,
+)
 from qo.web.management.read import get_task, list_managed, show_managed_stats
 from qo.web.management.submit import create_task
 
@@ -27,6 +35,12 @@ router = Router(
         pause,
         resume,
         limit_rate,
+        retry_matching,
+        cancel_matching,
+        delete_matching,
+        run_matching_now,
+        reschedule_matching,
+        prioritise_matching,
         get_task,
         delete_task,
         retry_task,

@@ -4,34 +4,31 @@ Each except the replay of tasks that did not succeed must name a status, type, q
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from litestar import Request, post
 from litestar.params import JSONBody
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from qo import model
-from qo.client import Client
 from qo.client.describe import Priority
 from qo.clock import iso
 from qo.errors import InvalidTask
-from qo.model import Change, PendingKind, Task, check_batch_id, check_cursor, cursor
-from qo.web.callers import AccessLimits
+from qo.model import Change, Filter, PendingKind, Task, check_batch_id
 from qo.web.http.access import ADMIN, LIMITED, OPERATE, caller_of
 from qo.web.http.action_recorder import describe_action
+from qo.web.http.bulk_change import BulkLimit, Changed, change_tasks, choose_tasks
 from qo.web.http.openapi import BatchName, Name, Seconds, TypeName
 from qo.web.http.problems import problems
-from qo.web.http.server import log_transition, server_of
+from qo.web.http.server import server_of
 from qo.web.task_words import Word, task_word
 from qo.web.v1.actions import PriorityLevel, new_time
 from qo.web.v1.read import filter_of
 
-_PAGE_SIZE = 500
 _ENDED: list[Word] = ["completed", "failed", "dead_letter", "cancelled"]
 _REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]  # by default; completed tasks must be asked for
 _LATER = (PendingKind.SCHEDULED, PendingKind.RETRYING)
-_Limit = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 class MatchingTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +41,7 @@ class MatchingTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     type: list[TypeName] = []
     queue: list[Name] = []
     batch: BatchName | None = None
-    limit: _Limit = 1000
+    limit: BulkLimit = 1000
     after: str = ""
 
 
@@ -71,14 +68,6 @@ class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`more`: further tasks match; repeat the request with `next` as its `after`."""
 
     replayed: int
-    more: bool
-    next: str | None = None
-
-
-class Changed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many tasks were changed. `more`: further tasks match; repeat the request with `next` as its `after`."""
-
-    changed: int
     more: bool
     next: str | None = None
 
@@ -158,41 +147,29 @@ def _check_narrow(data: MatchingTasks) -> None:
 
 
 async def _act(request: Request[Any, Any, Any], data: MatchingTasks, action: _BulkAction, target: str = "") -> Changed:
-    """Change the matching tasks. Each write is recorded before the next."""
-    client = server_of(request).client
-    ids, following = await _matching(client, data, action, caller_of(request).limits)
+    client, change = server_of(request).client, action.change
+    words = set(data.status or action.words) & set(action.words)
+    where = _filter(data, action, words)
+    chosen = await choose_tasks(
+        client.engine,
+        None if where is None else caller_of(request).limits.narrow(where),
+        lambda task: task_word(task) in words,
+        limit=data.limit,
+        after=data.after,
+    )
+
+    async def write(tasks: Sequence[Task]) -> list[bool]:
+        if change is None:
+            return await client.engine.delete([task.id for task in tasks])
+        return await client.apply([change(task.id) for task in tasks])
+
     batch = [] if data.batch is None else [data.batch]
     recorded = describe_action(request, target, status=data.status, type=data.type, queue=data.queue, batch=batch)
-    changed = 0
-    for start in range(0, len(ids), _PAGE_SIZE):
-        some = ids[start : start + _PAGE_SIZE]
-        if action.change is None:
-            answers = await client.engine.delete(some)
-        else:
-            answers = await client.apply([action.change(task_id) for task_id in some])
-        recorded.add(some, answers)
-        changed += sum(answers)
-    log_transition(request, action.transition, number=changed)
-    return Changed(changed=changed, more=following is not None, next=following)
+    return await change_tasks(request, chosen, write, recorded=recorded, transition=action.transition)
 
 
-async def _matching(
-    client: Client, given: MatchingTasks, action: _BulkAction, limits: AccessLimits
-) -> tuple[list[str], str | None]:
-    """All matching ids, before the first task changes, and the cursor of the last one if more tasks match."""
-    words = set(given.status or action.words) & set(action.words)
+def _filter(given: MatchingTasks, action: _BulkAction, words: set[Word]) -> Filter | None:
+    """None: no task has one of these statuses that the action can change."""
     asked = filter_of(sorted(words), given.type, given.queue)
     batch = None if given.batch is None else check_batch_id("batch", given.batch)
-    where = limits.narrow(replace(asked, batch=batch, pending=action.pending)) if words else None
-    check_cursor(given.after)
-    chosen: list[Task] = []
-    after = given.after
-    while where is not None:
-        some = await client.engine.find_without_values(where, limit=_PAGE_SIZE, after=after)
-        chosen += (task for task in some if task_word(task) in words)
-        if len(chosen) > given.limit:
-            return [task.id for task in chosen[: given.limit]], cursor(chosen[given.limit - 1])
-        if len(some) < _PAGE_SIZE:
-            break
-        after = cursor(some[-1])
-    return [task.id for task in chosen], None
+    return replace(asked, batch=batch, pending=action.pending) if words else None
