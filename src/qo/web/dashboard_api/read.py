@@ -184,7 +184,7 @@ async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str])
     task = await found(request, task_id)
     events = await history_within(server.client.engine, task.id)
     made = documents(task, events, server.clock())
-    first_whole = len(events) - copies_within(task)
+    first_whole = len(events) - copies_within(task, events)
     return Events(
         id=task.id,
         events=[

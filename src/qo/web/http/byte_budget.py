@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import msgspec
 from msgspec.structs import replace
 
 from qo.engine import Engine
@@ -29,7 +30,12 @@ class BoundedPage(NamedTuple):
 
 
 def size_of(task: Task) -> int:
-    return len(task.payload) + len(task.result or b"") + len(task.error or "")
+    return len(task.payload) + len(task.result or b"") + _text_size(task.error)
+
+
+def _text_size(text: str | None) -> int:
+    """Bytes of a text in JSON. A control character becomes six, and other characters up to four."""
+    return 0 if text is None else len(msgspec.json.encode(text))
 
 
 class PageTurns(NamedTuple):
@@ -122,16 +128,21 @@ async def history_within(engine: Engine, task_id: str, *, budget: int = RESPONSE
     size = 0
     for at in reversed(range(len(events))):
         event = events[at]
-        size += len(event.log or "") + len(event.error or "")
+        size += _text_size(event.log) + _text_size(event.error)
         if size > budget:
             error = None if event.error is None else event.error[:_ERROR_START]
             events[at] = replace(event, log=None, error=error)
     return events
 
 
-def copies_within(task: Task, *, budget: int = RESPONSE_BYTES) -> int:
-    """How many copies of a task fit into the budget; at least one."""
-    return max(1, budget // (size_of(task) + _FIELDS_SIZE))
+def copies_within(task: Task, events: Sequence[Event], *, budget: int = RESPONSE_BYTES) -> int:
+    """How many of the newest events fit into the budget together with the task at that time; at least one."""
+    values, size = len(task.payload) + len(task.result or b"") + _FIELDS_SIZE, 0
+    for number, event in enumerate(reversed(events)):
+        size += values + _text_size(event.error)
+        if size > budget:
+            return max(1, number)
+    return len(events)
 
 
 def _next_step(step: int, size: int, number: int, budget: int) -> int:
