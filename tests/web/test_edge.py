@@ -1,6 +1,7 @@
 """Hosts, origins, headers, logs."""
 
 import logging
+import sys
 
 import pytest
 
@@ -8,7 +9,7 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.web import WebSettings, create_app
-from qo.web.http.request import host_name
+from qo.web.http.request import host_name, is_forwarded
 from tests.web.raw_http import say
 from tests.web.serving import Served, served
 
@@ -152,3 +153,10 @@ def test_each_request_leaves_one_line_with_its_transition(caplog: pytest.LogCapt
     assert [line["http_status"] for line in lines] == [201, 200]
     assert [line["transition"] for line in lines] == ["queued", "cancelled"]
     assert {line["task_id"] for line in lines} == {task_id} and lines[0]["token"] == "anyone"
+
+
+def test_long_names_of_headers_are_checked_and_not_kept():
+    for name, is_proxy in ((b"x-forwarded-" + b"a" * 5000, True), (b"x-own-" + b"a" * 5000, False)):
+        kept_by = sys.getrefcount(name)
+        assert is_forwarded([(name, b"1")], "1.1") is is_proxy
+        assert sys.getrefcount(name) == kept_by

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -216,15 +215,20 @@ _PREFIXES = (
     b"x-auth-request-",  # oauth2-proxy
     b"proxy-",
 )
+_MAX_CACHED_NAME = 64  # bytes; longer names are not kept, because anybody can send them
 
 
 def is_forwarded(headers: Iterable[tuple[bytes, bytes]], http_version: str) -> bool:
     """Whether a header or the HTTP version indicates a proxy: nginx before 1.29.7 uses HTTP/1.0 by default."""
     if http_version == "1.0":
         return True
-    return any(map(_is_of_proxy, map(itemgetter(0), headers)))
+    return any(_is_of_proxy(name) if len(name) <= _MAX_CACHED_NAME else _is_listed(name) for name, _ in headers)
 
 
 @lru_cache(maxsize=1024)  # clients send few different names
 def _is_of_proxy(name: bytes) -> bool:
+    return _is_listed(name)
+
+
+def _is_listed(name: bytes) -> bool:
     return name in _NAMES or name.startswith(_PREFIXES)
