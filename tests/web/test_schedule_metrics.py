@@ -55,3 +55,24 @@ async def test_a_server_counts_what_other_processes_decide_and_begins_at_zero(
 
     await until(is_paused)
     assert registry.get_sample_value("schedule_fires_total", {"outcome": "fired"}) == 2, "a run by hand is no fire time"
+
+
+async def test_decisions_are_counted_after_the_clock_of_the_store_was_set_back(
+    client: Client, clock: ManualClock
+) -> None:
+    registry = CollectorRegistry()
+    shown = ScheduleMetrics(client.engine, clock, registry)
+    elapsed = ManualClock()
+    elsewhere = Scheduler(client, clock=StoreTime(client.engine, clock, elapsed), elapsed=elapsed)
+
+    async def fired(number: float) -> bool:
+        await shown.refresh()
+        return registry.get_sample_value("schedule_fires_total", {"outcome": "fired"}) == number
+
+    await client.schedules.add("sync", task="sync", cron="* * * * *")
+    await shown.refresh()
+    for step, number in ((61, 1), (-7200, 1), (61, 2), (60, 3)):
+        clock.advance(step)
+        elapsed.advance(abs(step))
+        await elsewhere.check()
+        await until(fired, number)

@@ -1,12 +1,12 @@
 """Metrics of schedules: what any process decided about fire times, read from the stored schedules.
 
-A stored schedule keeps its last decisions. The server counts those that are new since its last read, and starts at
-zero, as its other counters do. If more than `MAX_RECENT` decisions about one schedule are made between two reads, the
-rest is not counted.
+A stored schedule keeps its last decisions. The server counts those that are new since its last read, each fire time
+once, and starts at zero, as its other counters do. If more than `MAX_RECENT` decisions about one schedule are made
+between two reads, the rest is not counted.
 """
 
 from collections import Counter as Numbers
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -19,6 +19,13 @@ from qo.stats import BOUNDS
 
 _AGE_FACTOR: Final = 20.0  # a read is reused for this many times its duration
 _MAX_AGE: Final = 60.0  # seconds
+
+
+class _FireKey(NamedTuple):
+    """Identifies a decision. Its time does not: the clock of the process that decided may be wrong."""
+
+    at: float
+    task_id: str
 
 
 class ScheduleMetrics:
@@ -36,7 +43,7 @@ class ScheduleMetrics:
         self._schedules = Gauge("schedules", "Schedules by status.", ["status"], registry=registry)
         for outcome in OUTCOMES:
             self._fires.labels(outcome)
-        self._decided: dict[str, float] | None = None  # the last decision by schedule; None before the first read
+        self._known: dict[str, frozenset[_FireKey]] | None = None  # by schedule; None before the first read
         self._known_until = float("-inf")
 
     async def refresh(self) -> None:
@@ -45,13 +52,14 @@ class ScheduleMetrics:
         if began < self._known_until:
             return
         stored, now = await read_schedules(self._engine), self._clock()
-        last, before = dict[str, float](), self._decided
+        known, before = dict[str, frozenset[_FireKey]](), self._known
         for note in stored:
-            fires = [fire for fire in note.recent if not fire.by_hand]
-            last[note.schedule.name] = max((fire.decided_at for fire in fires), default=0.0)
+            fires = {_FireKey(fire.at, fire.task_id): fire for fire in note.recent if not fire.by_hand}
+            known[note.schedule.name] = frozenset(fires)
             if before is not None:
-                self._count([fire for fire in fires if fire.decided_at > before.get(note.schedule.name, 0.0)])
-        self._decided = last
+                counted = before.get(note.schedule.name, frozenset())
+                self._count([fire for key, fire in fires.items() if key not in counted])
+        self._known = known
         statuses = Numbers(status_of(note, now) for note in stored)
         for status in STATUSES:
             self._schedules.labels(status).set(statuses[status])
