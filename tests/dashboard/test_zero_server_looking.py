@@ -258,7 +258,7 @@ async def test_schedules_are_shown_as_the_server_shows_them_without_next_fire_ti
     await client.schedules.pause("sync")
     task_id = await client.schedules.run("sync")
     await client.engine.write_note("schedules/bad", b'{"schedule": {"name": 5}}', expected=ANY)
-    shown = {each["name"]: each for each in await source.get("return source.schedules();")}
+    shown = {each["name"]: each for each in (await source.get("return source.schedules();"))["schedules"]}
     expected = {each.name: msgspec.to_builtins(document_of(each)) for each in await client.schedules.list()}
     assert shown.keys() == expected.keys()
     for name, schedule in shown.items():

@@ -1,5 +1,6 @@
 """The page itself, opened by a link from the bucket, with nothing of qo running: looked at and clicked."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -7,13 +8,18 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from qo.client import Client
-from qo.model import Status
+from qo.model import ANY, Status
 from tests.dashboard.chromium import Tab
 from tests.dashboard.zero_queue import fill, opened, task_in
 from tests.dashboard.zero_store import READER, Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 PATIENCE = 20_000.0  # milliseconds
+KEEP_SUMMARIES = """() => {
+  window.summaries = [];
+  const keep = () => window.summaries.push(document.querySelector('.summary')?.textContent ?? '');
+  new MutationObserver(keep).observe(document.body, {childList: true, subtree: true, characterData: true});
+}"""
 
 
 BOTH = pytest.mark.parametrize("layout", ["tasks", "one"])
@@ -188,3 +194,21 @@ async def test_an_expired_link_says_so(place: Place, tab: Tab) -> None:
     await tab.page.clock.fast_forward("02:00")
     await page.locator("nav a", has_text="Workers").click()
     await expect(page.locator("[role=alert]:visible").first).to_contain_text("expired", timeout=PATIENCE)
+
+
+async def test_a_page_that_has_not_read_all_schedules_says_so(place: Place, client: Client, tab: Tab) -> None:
+    await client.schedules.add("s0", task="t", every=60)
+    note = await client.engine.read_note("schedules/s0")
+    assert note is not None
+    copies = {f"s{n}": note.data.replace(b'"s0"', f'"s{n}"'.encode()) for n in range(1, 450)}
+    writes = [client.engine.write_note(f"schedules/{name}", data, expected=ANY) for name, data in copies.items()]
+    await asyncio.gather(*writes)
+    page = await open_page(tab, place.narrow_link())
+    await page.evaluate(KEEP_SUMMARIES)
+    await go(page, "#/schedules")
+    partly = "400 schedules, 400 active; there are more"
+    await page.wait_for_function("(text) => window.summaries.some((each) => each.startsWith(text))", arg=partly)
+    await go(page, "#/workers")
+    await go(page, "#/schedules")  # a read, without waiting for the next refresh
+    summary = page.locator(".summary").first
+    await expect(summary).to_contain_text("450 schedules, 450 active; qo schedules shows all", timeout=PATIENCE)

@@ -121,7 +121,8 @@ class ApiSource {
   }
 
   async schedules() {
-    return (await this.#shown(this.#get('schedules'))).schedules;
+    const {schedules} = await this.#shown(this.#get('schedules'));
+    return {schedules, isComplete: true};
   }
 
   changeSchedule(name, action) {

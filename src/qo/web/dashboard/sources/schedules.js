@@ -6,9 +6,11 @@ import {iso} from './values.js';
 const PREFIX = 'schedules/';
 const ACTIVE_FOR = 86_400; // seconds, as in qo/schedules/decision.py
 
+/** {schedules, isComplete}: one call reads a bounded number of schedules, the next call continues. */
 export async function readSchedules(notes, now) {
   const found = await notes.find(PREFIX, {after: PREFIX, isWanted: () => true, as: (value) => (isSchedule(value) ? value : null)});
-  return found.notes.filter(({name, value}) => name === PREFIX + value.schedule.name).map(({value}) => scheduleView(value, now));
+  const stored = found.notes.filter(({name, value}) => name === PREFIX + value.schedule.name);
+  return {schedules: stored.map(({value}) => scheduleView(value, now)), isComplete: found.isComplete};
 }
 
 function scheduleView(note, now) {

@@ -22,14 +22,15 @@ export function open({source, refresh}) {
   return {
     element,
     async refresh() {
-      const schedules = source.schedules ? await source.schedules() : [];
+      const {schedules, isComplete} = source.schedules ? await source.schedules() : {schedules: [], isComplete: true};
       schedules.sort((one, other) => ORDER.indexOf(one.status) - ORDER.indexOf(other.status) || one.name.localeCompare(other.name));
       keyed(list, schedules, {key: (each) => each.name, stamp: (each) => [each, source.can.write], build: card});
       show(nothing, [schedules.length], ([count]) => (count ? null
         : empty('No schedules', 'Put @app.schedule above @app.task, or run: qo schedules add')));
       const active = schedules.filter((each) => each.status === 'active').length;
-      const hint = source.changeSchedule ? '' : '; qo schedules shows their next fire times';
-      summary.textContent = schedules.length ? `${plural(schedules.length, 'schedule')}, ${number(active)} active${hint}` : '';
+      const rest = isComplete ? '' : '; there are more, which this page has not read';
+      const hint = source.changeSchedule ? '' : '; qo schedules shows all with their next fire times';
+      summary.textContent = schedules.length ? `${plural(schedules.length, 'schedule')}, ${number(active)} active${rest}${hint}` : '';
     },
   };
 
