@@ -168,3 +168,20 @@ async def test_a_token_that_cannot_read_does_not_learn_of_unique_tasks_of_others
         assert made["task_id"] == again["task_id"] != others.id
         managed = {"type": "t", "payload": {"customer": 1}, "options": {"unique": {}}}
         assert (await api.post(MANAGED, json=managed)).json()["id"] == made["task_id"]
+
+
+@pytest.mark.parametrize("scopes", [[Scope.SUBMIT], [Scope.READ, Scope.SUBMIT], [Scope.OPERATE, Scope.SUBMIT]])
+async def test_only_a_token_that_operates_replaces_the_tasks_of_others(client: Client, scopes: list[Scope]) -> None:
+    others = await client.enqueue("t", {"customer": 1, "n": 0}, unique=qo.Unique(by=("customer",)))
+    token = await create_token(client.engine, "producer", scopes, now=0.0)
+    unique = {"by": ["customer"], "on_duplicate": "replace"}
+    async with in_process(client, WebSettings(token_required=True)) as api:
+        api.headers["authorization"] = f"Bearer {token.secret}"
+        made = [(await submit(api, parameters={"customer": 1, "n": n}, unique=unique)).json() for n in (1, 2)]
+        options = {"unique": {"by": ["customer"], "onDuplicate": "replace"}}
+        managed = await api.post(MANAGED, json={"type": "t", "payload": {"customer": 1, "n": 3}, "options": options})
+    ids = {*(each["task_id"] for each in made), managed.json()["id"]}
+    assert len(ids) == 1, "it replaces its own"
+    (task,) = await client.engine.get([others.id])
+    assert task is not None
+    assert (ids == {others.id}, task.payload != b'{"customer":1,"n":0}') == (Scope.OPERATE in scopes,) * 2

@@ -33,10 +33,13 @@ def unique_of(given: UniqueOptions | None) -> Unique | None:
 def with_own_key(task: NewTask, caller: Caller) -> NewTask:
     """Gives a caller without the scope `read` its own idempotency keys, so that guessed keys reveal no tasks.
 
-    The same applies to unique arguments, which become a key. The keys depend on the caller's name: a token that
-    replaces another one of the same name keeps its keys.
+    The same applies to unique arguments, which become a key. A caller without the scope `operate` has its own keys for
+    submissions that replace a waiting task, because it must not change the tasks of others.
+
+    The keys depend on the caller's name: a token that replaces another one of the same name keeps its keys.
     """
-    if task.idempotency_key is None or caller.may(Scope.READ):
+    is_shared = caller.may(Scope.READ if task.on_duplicate != "replace" else Scope.OPERATE)
+    if task.idempotency_key is None or is_shared:
         return task
     own = f"\0{caller.name}\0{task.idempotency_key}"  # names and keys contain no NUL
     return replace(task, id=derived_id(task.queue, task.type, own))
