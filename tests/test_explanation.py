@@ -43,6 +43,8 @@ def told(task: Task, **known: Any) -> Explanation:
         ({"workers": [worker(types=("u",))]}, "no running worker handles type t of queue q"),
         ({"workers": [worker(queues=("r",))]}, "no running worker handles type t of queue q"),
         ({"workers": [worker(current_load=2)]}, "all 2 slots of the workers that can run it are busy"),
+        ({"workers": [worker(capacity=1, current_load=1)]}, "the only slot of the workers that can run it is busy"),
+        ({"controls": Controls(rate_limit=1.0)}, "each worker starts at most 1 task per second"),
         ({"controls": Controls(rate_limit=0.5)}, "each worker starts at most 0.5 tasks per second"),
         ({"controls": Controls(rate_limits={"t": 3.0})}, "each worker starts at most 3 tasks of type t per second"),
         ({"before": TasksBefore(number=1, is_exact=True)}, "1 task of its queue goes before it"),

@@ -36,6 +36,7 @@ from qo.model import (
     Task,
     cut_middle,
     is_a,
+    plural,
     storable_log,
 )
 
@@ -80,7 +81,7 @@ class Encrypted:
         return EncryptedEngine(engine, self)
 
     def __repr__(self) -> str:
-        return f"<Encrypted with {len(self._secrets)} keys>"  # without the keys: it may be logged
+        return f"<Encrypted with {plural(len(self._secrets), 'key')}>"  # without the keys: it may be logged
 
     def seal(self, value: bytes, owner: str, field: str) -> bytes:
         nonce = os.urandom(_NONCE_SIZE)

@@ -18,6 +18,7 @@ from qo.model import (
     effective_rank,
     lane_matcher,
     pending_kind,
+    plural,
 )
 from qo.notes import CONTROL, DEAD_AFTER, Controls, WorkerNote, is_dead, read_or, workers
 
@@ -134,7 +135,8 @@ def _workers(task: Task, alive: Sequence[WorkerNote], taken: Sequence[tuple[str,
         return [WaitReason(kind="no_capability", text=text)]
     if able and all(worker.current_load >= worker.capacity for worker in able):
         slots = sum(worker.capacity for worker in able)
-        text = f"all {slots:,} slots of the workers that can run it are busy"
+        busy = "the only slot of the workers that can run it is busy"
+        text = busy if slots == 1 else f"all {slots:,} slots of the workers that can run it are busy"
         return [WaitReason(kind="busy", text=text, is_blocking=False)]
     return []
 
@@ -142,9 +144,9 @@ def _workers(task: Task, alive: Sequence[WorkerNote], taken: Sequence[tuple[str,
 def _rates(task: Task, controls: Controls) -> list[WaitReason]:
     reasons = []
     if rate := controls.rate_limits.get(task.type, 0.0):
-        reasons.append(f"each worker starts at most {rate:g} tasks of type {task.type} per second")
+        reasons.append(f"each worker starts at most {plural(rate)} of type {task.type} per second")
     if controls.rate_limit:
-        reasons.append(f"each worker starts at most {controls.rate_limit:g} tasks per second")
+        reasons.append(f"each worker starts at most {plural(controls.rate_limit)} per second")
     return [WaitReason(kind="rate_limited", text=text, is_blocking=False) for text in reasons]
 
 
@@ -153,8 +155,7 @@ def _position(before: TasksBefore | None, *, is_blocked: bool) -> list[WaitReaso
         return []
     if before.number:
         how = "" if before.is_exact else "at most "
-        tasks = "1 task" if before.number == 1 else f"{before.number:,} tasks"
-        text = f"{how}{tasks} of its queue {'goes' if before.number == 1 else 'go'} before it"
+        text = f"{how}{plural(before.number)} of its queue {'goes' if before.number == 1 else 'go'} before it"
     elif is_blocked:
         return []
     else:

@@ -20,6 +20,7 @@ from qo.model import (
     Task,
     effective_priority,
     level_word,
+    plural,
 )
 from qo.stats import StatsRecorder
 from qo.stats.rows import Durations, Ending, RowKey, StatsRow
@@ -135,7 +136,7 @@ class Transitions:
             message = f"{name} failed: {summary}; retrying in {shown_duration(change.delay or 0.0)} ({further})"
         else:
             failures = task.failures if change.failures is None else change.failures
-            after = "" if not failures else " after 1 attempt" if failures == 1 else f" after {failures} attempts"
+            after = "" if not failures else f" after {plural(failures, 'attempt')}"
             message = f"{name} failed permanently{after}: {summary}"
         _log(kind, task.id, message, fields)
 

@@ -292,9 +292,9 @@ async def test_the_doctor_finds_no_problem_in_a_sound_database(engine: PostgresE
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ("UPDATE test.tally SET count = count + 1", "counts differ"),
-        ("DELETE FROM test.ready", "missing from their index"),
-        ("DELETE FROM test.leases", "missing from their index"),
+        ("UPDATE test.tally SET count = count + 1", "2 wrong counts of tasks"),
+        ("DELETE FROM test.ready", "missing from the index"),
+        ("DELETE FROM test.leases", "missing from the index"),
     ],
 )
 async def test_the_doctor_finds_wrong_counts_and_missing_index_entries(

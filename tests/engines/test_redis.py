@@ -226,7 +226,7 @@ async def test_the_doctor_finds_a_task_in_the_wrong_index(engine: RedisEngine, r
     findings = {
         finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine.address.prefix}")
     }
-    assert findings["counts"].ok is None and "1 tasks differ" in findings["counts"].detail
+    assert findings["counts"].ok is None and "1 task in a wrong index" in findings["counts"].detail
 
 
 @pytest.mark.parametrize(

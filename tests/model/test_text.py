@@ -1,6 +1,8 @@
-"""Texts that are too long for a store."""
+"""Texts: numbers with their nouns, and texts that are too long for a store."""
 
-from qo.model import cut_middle
+import pytest
+
+from qo.model import cut_middle, plural
 
 
 def test_a_short_text_is_kept() -> None:
@@ -11,3 +13,11 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     cut = cut_middle("begin" + "é" * 1000 + "end", 101)
     assert cut.startswith("beginé") and cut.endswith("éend") and "... (cut) ..." in cut
     assert len(cut.encode()) <= 101
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 tasks"), (1, "1 task"), (2000, "2,000 tasks"), (0.5, "0.5 tasks"), (1.0, "1 task"), (3.0, "3 tasks")],
+)
+def test_one_has_a_singular(number: float, text: str) -> None:
+    assert plural(number) == text

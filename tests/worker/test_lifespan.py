@@ -249,7 +249,7 @@ async def test_a_new_lifespan_that_hangs_hands_its_tasks_back_and_is_entered_aga
         await until(lambda: len(entered) == 2)
         assert (await bench.ended(await bench.submit("work"))).status is Status.COMPLETED
         assert len(entered) == 3
-        assert "the lifespan did not yield within 0.5 s; handing 1 tasks back" in caplog.text
+        assert "the lifespan did not yield within 0.5 s; handing 1 task back" in caplog.text
         go.set()
         assert (await bench.ended(blocking)).status is Status.COMPLETED
 

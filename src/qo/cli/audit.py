@@ -12,11 +12,11 @@ from rich.text import Text
 
 from qo.audit import AuditPage, AuditRecord, AuditTrail, cli_user, compact_audit, new_record, read_audit
 from qo.cli.context import DURATION, Invocation, Names, common, examples, flatten, option
-from qo.cli.output import plural
 from qo.cli.rich_output import data, table
 from qo.client import Client, connect
 from qo.clock import iso, system_clock
 from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.model import plural
 from qo.store_time import StoreTime
 
 log = logging.getLogger("qo.audit")

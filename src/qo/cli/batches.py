@@ -12,12 +12,12 @@ from rich.text import Text
 
 from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.exit_codes import Exit
-from qo.cli.output import duration, plural
+from qo.cli.output import duration
 from qo.cli.rich_output import bar, data, table
 from qo.client import Client
 from qo.client.batches import BatchProgress, find_batch, list_batches, pause_between, read_progress
 from qo.clock import boot_clock
-from qo.model import check_batch_id
+from qo.model import check_batch_id, plural
 
 _BAR_WIDTH = 30
 

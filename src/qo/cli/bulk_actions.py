@@ -13,12 +13,12 @@ from qo import model
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import DURATION, TYPES, Invocation, Names, common, examples, flatten, option, unique
 from qo.cli.exit_codes import Exit, code_of
-from qo.cli.output import plural, print_error
+from qo.cli.output import print_error
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, QoError
-from qo.model import FINISHED, STATUSES, UNFINISHED, Filter, Guard, PendingKind, Status, statuses_and_kinds
+from qo.model import FINISHED, STATUSES, UNFINISHED, Filter, Guard, PendingKind, Status, plural, statuses_and_kinds
 
 _PAGE_SIZE = 500  # tasks changed by one call of the store
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -9,6 +9,7 @@ from rich.text import Text
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import TYPES, Invocation, Names, common, examples, flatten, option
 from qo.client import Client
+from qo.model import plural
 from qo.notes import Controls
 from qo.terminal_text import clean
 
@@ -110,11 +111,11 @@ def controls_lines(controls: Controls) -> list[Text]:
     if controls.draining:
         lines.append(Text(clean(f"draining workers: {', '.join(sorted(controls.draining))}"), style="yellow"))
     if controls.rate_limit:
-        lines.append(Text(f"each worker starts at most {controls.rate_limit:g} tasks per second", style="cyan"))
+        lines.append(Text(f"each worker starts at most {plural(controls.rate_limit)} per second", style="cyan"))
     for name, rate in sorted(controls.rate_limits.items()):
         text = f"at most {rate:g} per second" if rate else "no limit, which overrides the limit in the code"
         lines.append(Text(clean(f"{name}: {text}"), style="cyan"))
     if controls.max_types is not None:
-        text = f"at most {controls.max_types:,}" if controls.max_types else "any number of"
-        lines.append(Text(f"a queue may have {text} types of unfinished tasks", style="cyan"))
+        text = f"at most {plural(controls.max_types, 'type')}" if controls.max_types else "any number of types"
+        lines.append(Text(f"a queue may have {text} of unfinished tasks", style="cyan"))
     return lines

@@ -11,11 +11,12 @@ from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
 from qo.cli.audit import audited_bucket
 from qo.cli.context import DURATION, Invocation, common, examples, option
-from qo.cli.output import echo, plural
+from qo.cli.output import echo
 from qo.clock import iso, system_clock
 from qo.engines.layout_detection import DEFAULT_LAYOUT
 from qo.engines.layouts import default_layout, parse, stored_layout
 from qo.errors import InvalidSetting, StorageError
+from qo.model import plural
 from qo.terminal_text import clean
 from qo.web.static_site import make_link, obtain, page_url, publish
 from qo.web.static_site.credentials import Access

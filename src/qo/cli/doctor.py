@@ -9,14 +9,13 @@ from rich.text import Text
 
 from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import Exit
-from qo.cli.output import plural
 from qo.cli.progress_bar import shown_progress
 from qo.client import Client
 from qo.damage import DAMAGED_TASKS, QUARANTINE, note_name
 from qo.engines import examine, open_engine, schema_of
 from qo.errors import InvalidSetting, InvalidTask, StorageError
 from qo.findings import Finding
-from qo.model import Filter, Status, check_id, cursor
+from qo.model import Filter, Status, check_id, cursor, plural
 from qo.terminal_text import clean
 from qo.url_secrets import hide_password
 

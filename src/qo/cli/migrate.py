@@ -7,12 +7,12 @@ import click
 from qo.cli.audit import audited
 from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import Exit
-from qo.cli.output import plural
 from qo.client import Client
 from qo.clock import iso
 from qo.engines import open_engine, schema_of
 from qo.errors import InvalidSetting
 from qo.formats import Schema
+from qo.model import plural
 from qo.old_tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
 from qo.terminal_text import clean
 from qo.url_secrets import hide_password

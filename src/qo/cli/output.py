@@ -55,10 +55,6 @@ def _in_units(seconds: float) -> str:
     return f"{int(seconds // size)} {unit}" + (f" {number} {smaller[1]}" if number else "")
 
 
-def plural(number: int, noun: str = "task") -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def echo(text: str, *, err: bool = False) -> None:
     """Print text with the characters that control a terminal escaped."""
     click.echo(escape(text), err=err)

@@ -12,12 +12,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import age, as_json, duration, plural, shorten
+from qo.cli.output import age, as_json, duration, shorten
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import to_json
 from qo.handled_types import NO_HANDLER, find_unhandled
-from qo.model import Status, Task
+from qo.model import Status, Task, plural
 from qo.terminal_text import clean, clean_lines, escape
 
 STYLES = {
@@ -204,7 +204,7 @@ def by_type(lanes: Lanes) -> dict[str, int]:
 
 def unhandled_note(types: Mapping[str, int]) -> Text:
     shown = ", ".join(f"{clean(type_)} ({plural(number)})" for type_, number in list(types.items())[:_MAX_TYPES])
-    more = f" and {len(types) - _MAX_TYPES:,} more types" if len(types) > _MAX_TYPES else ""
+    more = f" and {plural(len(types) - _MAX_TYPES, 'more type')}" if len(types) > _MAX_TYPES else ""
     return Text(f"{NO_HANDLER}: {shown}{more}", style="yellow")
 
 

@@ -7,11 +7,12 @@ from rich.text import Text
 
 from qo.cli.audit import audited
 from qo.cli.context import Invocation, common, examples, option
-from qo.cli.output import age, plural
+from qo.cli.output import age
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting
+from qo.model import plural
 
 try:
     from qo.web.oidc.sessions import UserSession, end_sessions, read_sessions

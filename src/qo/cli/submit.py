@@ -13,7 +13,7 @@ from rich.text import Text
 
 from qo.cli.context import DURATION, PRIORITIES, Invocation, Names, common, examples, flatten, option
 from qo.cli.exit_codes import Exit
-from qo.cli.output import compact, plural, print_error
+from qo.cli.output import compact, print_error
 from qo.cli.rich_output import console, status_text
 from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, parse_task, read_input
 from qo.cli.unique_options import pop_unique, unique_options
@@ -21,7 +21,7 @@ from qo.client import Client, Settings, TaskHandle, describe
 from qo.clock import system_clock
 from qo.codec import task_view, to_json
 from qo.errors import InvalidTask, QoError
-from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task
+from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task, plural
 from qo.terminal_text import clean_lines
 
 _FOREVER = math.inf

@@ -8,11 +8,12 @@ from rich.text import Text
 from qo.audit import cli_user
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import DURATION, Invocation, common, examples, option
-from qo.cli.output import age, plural
+from qo.cli.output import age
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting
+from qo.model import plural
 
 try:
     from qo.web.callers import Scope

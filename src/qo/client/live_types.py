@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import InvalidTask
-from qo.model import UNFINISHED, NewTask
+from qo.model import UNFINISHED, NewTask, plural
 from qo.notes import CONTROL, MAX_LIVE_TYPES, Controls, read_or
 
 _MAX_UNCHECKED = 10  # types that a process submits to a queue without reading the controls
@@ -107,7 +107,7 @@ class LiveTypes:
                 self._check_again_at = float("-inf")  # the limit may be raised soon
                 raise InvalidTask(
                     "type",
-                    f"queue {queue} has unfinished tasks of {len(live[queue]):,} types, and {len(more):,} more"
+                    f"queue {queue} has unfinished tasks of {plural(len(live[queue]), 'type')}, and {len(more):,} more"
                     f" ({min(more)!r:.80}) would exceed the limit of {limit:,}; put what differs between tasks into the"
                     " payload, or raise the limit with `qo limit --max-types`",
                 )

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.text import Text
 
 from qo.app import background_of
-from qo.cli.output import duration, plural
+from qo.cli.output import duration
 from qo.cli.rich_output import STYLES
 from qo.clock import boot_clock
 from qo.demo import tasks
 from qo.demo.outcomes import ExpectedOutcome, find_problems, show_tasks
 from qo.demo.workers import DemoWorkers
 from qo.errors import QoError
-from qo.model import Filter, Status, Task
+from qo.model import Filter, Status, Task, plural
 from qo.terminal_text import clean
 
 _POLL_INTERVAL = 0.03  # seconds

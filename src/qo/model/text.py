@@ -19,6 +19,12 @@ def show(value: object) -> str:
         return f"this {type(value).__name__}"
 
 
+def plural(number: float, noun: str = "task") -> str:
+    """A number with its noun: `1 task`, `2,000 tasks`, `0.5 tasks`."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}" + ("" if number == 1 else "s")
+
+
 def storable_text(error: str) -> str:
     """An error text that every store accepts: valid Unicode without NUL, and not too long."""
     return error.replace("\x00", "?").encode(errors="replace")[:ERROR_LIMIT].decode(errors="ignore")

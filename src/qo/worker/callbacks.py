@@ -14,7 +14,7 @@ from typing import Any
 from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, WorkerEvent, WorkerEventName, working
-from qo.model import FailureKind, Status
+from qo.model import FailureKind, Status, plural
 from qo.running_task import running
 from qo.transitions import Settlement, reason_of
 from qo.worker.run import Run
@@ -112,7 +112,7 @@ class CallbackThread:
                 self._abandon(current[0])
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
-                log.warning("callbacks are too slow: %d events were dropped", dropped)
+                log.warning("callbacks are too slow: dropped %s", plural(dropped, "event"))
 
     async def finish(self) -> None:
         """Wait until all events are handled, for a bounded time."""
@@ -122,7 +122,9 @@ class CallbackThread:
         self._generation += 1
         self._queue.put(None)  # ends the thread
         if left := self._put - self._handled:
-            log.warning("the worker ends with %d events whose callbacks were not called or did not return", left)
+            log.warning(
+                "the worker ends with %s whose callbacks were not called or did not return", plural(left, "event")
+            )
 
     def _abandon(self, callback: Callback) -> None:
         self._current = None

@@ -28,6 +28,7 @@ from qo.model import (
     Task,
     after_error,
     lost_its_process,
+    plural,
     release,
     set_apart,
 )
@@ -128,7 +129,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
     is_known = len(report.suspects) == 1 or task.id in report.unreachable
     if (is_known and not report.is_uncertain) or lost_its_process(task):
         return after_error(task, f"{LOST}{reason}", kind=FailureKind.LOST, random=random_fraction())
-    return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
+    return set_apart(task, f"{reason} while {plural(len(report.suspects))} ran there")
 
 
 async def settle(client: "Client", report: CrashReport) -> CrashSettlement:

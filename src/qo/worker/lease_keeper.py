@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.model import Change, renew
+from qo.model import Change, plural, renew
 from qo.worker.executors import Executors
 from qo.worker.run import HANDED_BACK, Run, timed_out
 from qo.worker.run_table import LeasedRuns
@@ -85,7 +85,7 @@ class LeaseKeeper:
                 await self._renew(runs)
                 pause = usual
             except StorageError as error:
-                log.warning("cannot renew %d leases: %s", len(runs), error)
+                log.warning("cannot renew %s: %s", plural(len(runs), "lease"), error)
                 pause = min(_MAX_RETRY_PAUSE, usual)
 
     async def report_started(self) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 
 from qo.clock import iso
 from qo.log_output import logged_task
-from qo.model import Task
+from qo.model import Task, plural
 from qo.model.text import LOG_LIMIT
 
 MAX_LINES = 100
@@ -30,7 +30,7 @@ class LastLines:
             self._dropped += 1
 
     def text(self) -> str:
-        dropped = [f"({self._dropped} earlier lines were not kept)"] if self._dropped else []
+        dropped = [f"({plural(self._dropped, 'earlier line')} not kept)"] if self._dropped else []
         return "\n".join([*dropped, *self._lines])
 
 

@@ -15,6 +15,7 @@ from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.codec import plain_task
 from qo.errors import InvalidSetting
 from qo.hooks import Hooks, WorkerContext, call_through, is_reachable, working
+from qo.model import plural
 from qo.running_task import reporting, running
 from qo.tasks import Executor
 from qo.worker.lifespan import OpenLifespan
@@ -140,7 +141,7 @@ class LoopExecutor:
             self._context.run(working.set, lifespan.entered.result())
             return True
         if self._handed:
-            log.error("%s; handing %d tasks back", error, len(self._handed))
+            log.error("%s; handing %s back", error, plural(len(self._handed)))
             for run in self.take_unstarted():
                 self._queue.release_slot(run)
                 run.done(run, UNSTARTED)

@@ -10,7 +10,7 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.ids import random_fraction
-from qo.model import Change, Status
+from qo.model import Change, Status, plural
 from qo.transitions import Settlement, Transitions
 from qo.worker.callbacks import CallbackThread
 from qo.worker.log_capture import LogCapture
@@ -128,5 +128,5 @@ class Settler:
                 return await self._engine.apply(changes)
             except StorageError as error:
                 pause = backoff.next()
-                log.warning("cannot settle %d tasks; retrying in %.1f s: %s", len(changes), pause, error)
+                log.warning("cannot settle %s; retrying in %.1f s: %s", plural(len(changes)), pause, error)
             await asyncio.sleep(pause)

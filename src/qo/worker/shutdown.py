@@ -8,7 +8,7 @@ from typing import Any
 
 from qo.clock import Clock
 from qo.errors import StorageError
-from qo.model import release
+from qo.model import plural, release
 from qo.worker.executors import Executors
 from qo.worker.registration import Registration
 from qo.worker.run import Run
@@ -121,7 +121,7 @@ class Shutdown:
         for run in runs:
             run.settled = True
         if runs:
-            log.info("handing back %d task%s", len(runs), "" if len(runs) == 1 else "s")
+            log.info("handing back %s", plural(len(runs)))
             await self._settler.apply([release(run.task, None) for run in runs])
         for run in runs:
             self._leased_runs.remove(run)

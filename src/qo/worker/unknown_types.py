@@ -11,7 +11,7 @@ from collections import Counter
 from qo.clock import Clock
 from qo.engine import Engine, find_pages
 from qo.handled_types import find_unhandled
-from qo.model import MAX_NAMES, Filter, Status, Task, reject
+from qo.model import MAX_NAMES, Filter, Status, Task, plural, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.store_time import StoreTime
 from qo.transitions import Transitions
@@ -173,4 +173,4 @@ class UnknownTypes:
 def _shown(pending: Counter[str]) -> str:
     shown = ", ".join(f"{type} ({number:,})" for type, number in pending.most_common(_MAX_SHOWN))
     more = len(pending) - _MAX_SHOWN
-    return shown if more <= 0 else f"{shown} and {more:,} more types"
+    return shown if more <= 0 else f"{shown} and {plural(more, 'more type')}"

@@ -5,6 +5,7 @@ from qo.engines.http.address import address_of
 from qo.engines.http.client import HttpClient
 from qo.errors import QoError
 from qo.findings import Finding
+from qo.model import plural
 
 
 async def examine(url: str) -> list[Finding]:
@@ -21,7 +22,7 @@ async def examine(url: str) -> list[Finding]:
         Finding("server", True, f"{address.url} responds" + (f", version {hello.version}" if hello.version else "")),
         _protocol(hello.protocol),
         _token(address.token),
-        Finding("store", True, f"the server's store responds and holds {sum(counted.values()):,} tasks"),
+        Finding("store", True, f"the server's store responds and holds {plural(sum(counted.values()))}"),
     ]
 
 

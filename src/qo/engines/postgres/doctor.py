@@ -12,6 +12,7 @@ from qo.engines.postgres.migrations import version_of
 from qo.engines.postgres.statements import VERSION, statement
 from qo.errors import StorageError
 from qo.findings import Finding
+from qo.model import plural
 
 _MIN_VERSION = 120_000  # Postgres 12
 _NOTABLE_SKEW, _MAX_SKEW = 1.0, 30.0
@@ -140,7 +141,9 @@ async def _vacuum(database: _Database) -> Finding:
 async def _counts(database: _Database) -> Finding:
     wrong = await database.value("doctor_wrong_counts")
     if wrong:
-        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a backup")
+        return Finding(
+            "counts", False, f"{plural(wrong, 'wrong count')} of tasks; stop all workers and restore a backup"
+        )
     return Finding("counts", True, "the counts agree with the tasks")
 
 
@@ -148,5 +151,5 @@ async def _indexes(database: _Database) -> Finding:
     """A task that is missing from its index would never be claimed or expired."""
     wrong = await database.value("doctor_unindexed")
     if wrong:
-        return Finding("indexes", False, f"{wrong} tasks are missing from their index and never run; restore a backup")
+        return Finding("indexes", False, f"{plural(wrong)} missing from the index, so never run; restore a backup")
     return Finding("indexes", True, "every task is in its index")

@@ -14,7 +14,7 @@ from qo.engines.redis.task_fields import lane_and_status
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.findings import Finding
 from qo.formats import Schema
-from qo.model import Status
+from qo.model import Status, plural
 
 _MIN_VERSION = (6, 2)  # of ZADD GT
 # The first patch releases with the fix of CVE-2025-49844, by major and minor version.
@@ -191,8 +191,8 @@ async def _indexes(scripts: ScriptRunner, prefix: str) -> Finding:
     indexed = Counter(await scripts.count_lanes())
     wrong = sum((tasks - indexed).values()) + sum((indexed - tasks).values())
     if wrong:
-        return Finding("counts", None, f"{wrong} tasks differ from their index; check again when no worker is running")
-    return Finding("counts", True, f"the indexes agree with the {sum(tasks.values()):,} tasks")
+        return Finding("counts", None, f"{plural(wrong)} in a wrong index; check again when no worker is running")
+    return Finding("counts", True, f"the indexes agree with {plural(sum(tasks.values()))}")
 
 
 async def _lanes_and_statuses(scripts: ScriptRunner, prefix: str) -> AsyncIterator[tuple[bytes, Status]]:

@@ -35,6 +35,7 @@ from qo.engines.replicated_log.runner import run_inline
 from qo.engines.replicated_log.stored_frames import get_frame
 from qo.errors import StorageError
 from qo.findings import Finding
+from qo.model import plural
 from qo.sqlite_tables.patchsets import RECORDED
 
 _FULL = "QO_DOCTOR_FULL"  # environment variable: verify everything, however large
@@ -128,7 +129,7 @@ class _ShardExamination:
         if damaged:
             return Finding(name, False, f"{_named(damaged)}; {_RESTORE}")
         kept = "" if len(examined) == len(valid) else f"; {len(valid) - len(examined):,} older ones: set {_FULL}=1"
-        return Finding(name, True, f"{len(examined):,} records can be read and follow each other{kept}")
+        return Finding(name, True, f"{plural(len(examined), 'record')} can be read and follow each other{kept}")
 
     async def _read(self, seq: int) -> LogRecord | str:
         try:
@@ -160,7 +161,9 @@ class _ShardExamination:
                 name, False, f"{_named(damaged)}; delete these objects if their records exist, or {_RESTORE}"
             )
         return Finding(
-            name, True, f"{len(ranges):,} merged records can be read; {compared:,} were compared with their records"
+            name,
+            True,
+            f"{plural(len(ranges), 'merged record')} can be read; {compared:,} were compared with their records",
         )
 
     async def _examine_range(self, merged: MergedRange) -> str | None:
@@ -278,11 +281,8 @@ class _ShardExamination:
         below = [number for number in numbers if number < checkpoint.floor]
         if not parts and not below:
             return Finding(name, True, "there is nothing to delete")
-        return Finding(
-            name,
-            True,
-            f"a monitor deletes {len(below):,} old records, and {len(parts):,} parts of old images after a day",
-        )
+        old, unused = plural(len(below), "old record"), plural(len(parts), "part")
+        return Finding(name, True, f"a monitor deletes {old}, and {unused} of old images after a day")
 
 
 def _end(checkpoint: LogCheckpoint, numbers: list[int]) -> int:

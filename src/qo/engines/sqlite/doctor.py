@@ -10,6 +10,7 @@ import apsw
 from qo.engines.sqlite.file import check_file, connect, path_of
 from qo.errors import StorageError
 from qo.findings import Finding
+from qo.model import plural
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import check_version
@@ -119,7 +120,9 @@ def _tally(db: apsw.Connection) -> Finding:
         " WHERE actual.count IS NOT recorded.count"
     ).get
     if wrong:
-        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a backup")
+        return Finding(
+            "counts", False, f"{plural(wrong, 'wrong count')} of tasks; stop all workers and restore a backup"
+        )
     return Finding("counts", True, "the counts agree with the tasks")
 
 
@@ -131,7 +134,7 @@ def _states(db: apsw.Connection) -> Finding:
         " OR (status IN ('pending', 'running')) <> (completed_at IS NULL))"
     ).get
     if wrong:
-        return Finding("states", False, f"{wrong} tasks are missing from their index and never run; restore a backup")
+        return Finding("states", False, f"{plural(wrong)} missing from the index, so never run; restore a backup")
     return Finding("states", True, "every task is in its index")
 
 

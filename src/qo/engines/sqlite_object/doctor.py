@@ -5,6 +5,7 @@ from qo.engines.sqlite_object.engine import KEY
 from qo.engines.sqlite_object.image import Image
 from qo.errors import StorageError
 from qo.findings import Finding
+from qo.model import plural
 
 _LARGE_DATABASE = 64 * 1024 * 1024  # bytes, which every write sends
 
@@ -19,7 +20,7 @@ async def examine(bucket: Bucket) -> Finding:
         return Finding("database", False, str(error))
     number = sum(image.reader.count().values())
     image.close()
-    summary = f"{KEY} holds {number:,} tasks in {len(blob.data) / 1e6:,.1f} MB"
+    summary = f"{KEY} holds {plural(number)} in {len(blob.data) / 1e6:,.1f} MB"
     if len(blob.data) > _LARGE_DATABASE:
         return Finding(
             "database", None, f"{summary}, and every write sends all of it; delete old tasks, or use the layout `tasks`"

@@ -11,7 +11,7 @@ from qo.codec import json_text
 from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_token
-from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, release
+from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, plural, release
 from qo.notes import Controls
 from qo.web.callers import AccessLimits
 from qo.web.http.byte_budget import claim_within
@@ -59,7 +59,7 @@ class TaskPolling:
         try:
             await self._engine.apply([release(task, None) for task in tasks])
         except (StorageError, Conflict) as error:
-            log.warning("cannot release %d tasks of a failed poll, their leases will expire: %s", len(tasks), error)
+            log.warning("cannot release %s of a failed poll before the lease expires: %s", plural(len(tasks)), error)
 
     def _check(self, session: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
         check_number("wait", asked.wait)
