@@ -1,5 +1,6 @@
 """Actions of /api/tasks on all tasks that match a filter, and its lists of a batch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from qo.audit import read_audit
 from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
-from qo.model import Task
-from qo.testing.samples import claim_one
+from qo.errors import StorageError
+from qo.model import Change, Status, Task
+from qo.testing.samples import claim_one, new
 from tests.web.serving import in_process
 
 MANAGED = "/api/tasks"
@@ -132,3 +134,40 @@ async def test_a_wrong_request_changes_nothing_and_names_the_field(
     (task,) = await client.engine.get([made.id])
     assert task is not None
     assert task.version == 1
+
+
+class Failing(MemoryEngine):
+    """Once broken, it deletes nothing, and makes only one change that is not a cancellation."""
+
+    broken = False
+    applied = 0
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        if self.broken and changes[0].to is not Status.CANCELLED:
+            self.applied += 1
+            if self.applied > 1:
+                raise StorageError("the store is away")
+        return await super().apply(changes)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        if self.broken:
+            raise StorageError("the store is away")
+        return await super().delete(ids)
+
+
+@pytest.mark.parametrize("action", ["delete", "run-now"])
+async def test_what_a_failed_request_has_changed_is_in_the_audit_trail(action: str) -> None:
+    engine = Failing()
+    client = Client(engine)
+    if action == "delete":
+        await one_of_each(client)
+    else:
+        await engine.add([new(n, queue="default", delay=3600) for n in range(501)])
+    async with in_process(client) as api:
+        engine.broken = True
+        answer = await api.post(f"{MANAGED}/{action}", json={"status": ["failed", "pending"]})
+        assert answer.status_code == 503
+        engine.broken = False
+    (record,) = (await read_audit(engine, now=system_clock(), limit=9)).records
+    expected = (0, "unknown") if action == "delete" else (500, "done")
+    assert (record.action, record.number, record.outcome) == (action, *expected)

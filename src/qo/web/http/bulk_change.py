@@ -55,10 +55,11 @@ async def change_tasks(
 ) -> Changed:
     """Write the changes in steps. Each is recorded before the next."""
     changed = 0
+    log_transition(request, transition, number=0)  # names the action in the audit trail, even if a write fails
     for start in range(0, len(chosen.tasks), _PAGE_SIZE):
         some = chosen.tasks[start : start + _PAGE_SIZE]
         answers = await write(some)
         recorded.add([task.id for task in some], answers)
         changed += sum(answers)
-    log_transition(request, transition, number=changed)
+        log_transition(request, transition, number=changed)
     return Changed(changed=changed, more=chosen.next is not None, next=chosen.next)

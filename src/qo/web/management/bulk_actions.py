@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from qo import model
 from qo.client import Client
 from qo.client.describe import Priority, parse_instant
-from qo.errors import InvalidTask
+from qo.errors import InvalidTask, StorageError
 from qo.model import (
     FINISHED,
     UNFINISHED,
@@ -25,7 +25,7 @@ from qo.model import (
     is_retrying,
 )
 from qo.web.http.access import ADMIN, LIMITED, OPERATE, caller_of
-from qo.web.http.action_recorder import describe_action
+from qo.web.http.action_recorder import RequestedAction, describe_action
 from qo.web.http.bulk_change import BulkLimit, Changed, change_tasks, choose_tasks
 from qo.web.http.openapi import BatchName, TypeName
 from qo.web.http.problems import problems
@@ -156,7 +156,7 @@ async def _act(
     )
     batch = [] if data.batch is None else [data.batch]
     recorded = describe_action(request, target, status=data.status, type=data.type, batch=batch)
-    write = _writer(client, action.change)
+    write = _writer(client, action.change, recorded)
     return await change_tasks(request, chosen, write, recorded=recorded, transition=action.transition)
 
 
@@ -169,12 +169,16 @@ def _filter(data: ManagedFilter, action: _ManagedAction, words: frozenset[Word])
 
 
 def _writer(
-    client: Client, change: Callable[[Task], Change] | None
+    client: Client, change: Callable[[Task], Change] | None, recorded: RequestedAction
 ) -> Callable[[Sequence[Task]], Awaitable[list[bool]]]:
     async def write(tasks: Sequence[Task]) -> list[bool]:
         if change is not None:
             return await client.apply([change(task) for task in tasks])
-        await client.apply([model.withdraw(task.id) for task in tasks if is_retrying(task)])
-        return await client.engine.delete([task.id for task in tasks])
+        withdrawn = await client.apply([model.withdraw(task.id) for task in tasks if is_retrying(task)])
+        try:
+            return await client.engine.delete([task.id for task in tasks])
+        except StorageError:
+            recorded.is_unknown |= any(withdrawn)  # these tasks are cancelled, and not deleted
+            raise
 
     return write
