@@ -1,5 +1,6 @@
 """Contract of what tasks and attempts report: batches, progress and logs."""
 
+import asyncio
 from collections import Counter
 
 from qo.engine import Engine
@@ -73,6 +74,11 @@ class ReportsContract:
         for key, number in (await engine.count("b")).items():
             by_status[key.status] += number
         assert +by_status == {Status.ARCHIVED: 1, Status.PENDING: 2, Status.RUNNING: 1}
+
+    async def test_many_batches_are_counted_at_the_same_time(self, engine: Engine) -> None:
+        await engine.add([new(n, batch=f"b{n % 30}") for n in range(45)])
+        found = await asyncio.gather(*(engine.count(f"b{n}") for n in range(31)))
+        assert [sum(counts.values()) for counts in found] == [2] * 15 + [1] * 15 + [0]
 
     async def test_a_task_under_an_idempotency_key_keeps_its_batch(self, engine: Engine) -> None:
         await engine.add([new(1, batch="b", idempotency_key="k")])

@@ -21,6 +21,7 @@ _MAX_RETRIES, _FIRST_RETRY_DELAY, _MAX_RETRY_DELAY = 4, 0.05, 1.0  # delays are 
 _MAX_RETRY_AFTER = 5.0  # if the server asks for more, the caller decides how long to wait
 _CONNECT_TIMEOUT, _RESPONSE_TIMEOUT = 5.0, 30.0
 _KEEPALIVE_TIMEOUT = 4.0  # shorter than the servers', so that they rarely close a connection under a request
+_MAX_CONNECTIONS, _MAX_BATCH_COUNTS = 64, 32  # a list counts a hundred batches, and claims need connections too
 _STREAMED_SIZE = 1 << 20  # bytes; aiohttp warns about larger bodies that are not streamed
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _REFUSED = {401, 403}
@@ -44,13 +45,14 @@ class HttpClient:
     def __init__(self, address: HttpAddress) -> None:
         self._address = address
         self._pid = os.getpid()
+        self.batch_counts = asyncio.Semaphore(_MAX_BATCH_COUNTS)
         self.payload_limit: int | None = None  # bytes, from the server's last response
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
         if address.token:
             headers["Authorization"] = f"Bearer {address.token}"
         self._session = aiohttp.ClientSession(
             headers=headers,
-            connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=_KEEPALIVE_TIMEOUT),
+            connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEPALIVE_TIMEOUT),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 

@@ -1,6 +1,7 @@
 """The HTTP engine: each call of the port is a request to a qo server, or several if the batch is large."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -174,7 +175,8 @@ class HttpEngine(Engine):
             after = cursor(found[-1])
 
     async def count(self, batch: str | None = None) -> Counts:
-        counts: Counts = (await self._request("count", batch)).data
+        async with self._opened().batch_counts if batch is not None else nullcontext():
+            counts: Counts = (await self._request("count", batch)).data
         return counts
 
     async def history(self, task_id: str) -> list[Event]:

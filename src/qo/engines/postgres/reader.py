@@ -1,5 +1,6 @@
 """Reads: tasks by id, filtered pages, counts, history and notes."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, PendingKin
 _MAX_SORTED = 1000  # up to this many pending tasks are read and sorted; more are found among all tasks
 _MAX_SORTED_COMING = 20_000  # the same for tasks that are due later
 _MAX_COUNT_ROWS = 1000  # more rows of counts are folded
+_MAX_BATCH_COUNTS = 2  # connections that count batches; a list counts a hundred, and claims need the others
 _NOW = "coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8)"
 _SHELVED = FINISHED - {Status.COMPLETED}  # statuses in the index on `shelf`
 
@@ -46,6 +48,7 @@ class PostgresReader:
     def __init__(self, pool: PostgresPool, table: PostgresTable) -> None:
         self._pool = pool
         self._table = table
+        self._batch_counts = asyncio.Semaphore(_MAX_BATCH_COUNTS)
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         values = {"id": uuids([task_id for task_id in ids if is_id(task_id)])}
@@ -79,7 +82,8 @@ class PostgresReader:
 
     async def count(self, batch: str | None = None) -> Counts:
         if batch is not None:
-            return await self._by_key(await self._pool.read("counts_of_batch", {"batch": batch}))
+            async with self._batch_counts:
+                return await self._by_key(await self._pool.read("counts_of_batch", {"batch": batch}))
         rows = await self._pool.read("counts", {})
         if sum(size for *_, size in rows) > _MAX_COUNT_ROWS + 2 * len(rows):
             await self._pool.write("fold", {})

@@ -48,6 +48,7 @@ class ArchivingEngine(ForwardingEngine):
         self._move_interval = move_interval
         self._mover: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()  # so that a task is not moved away while it is being restored
+        self._counting = asyncio.Lock()  # of counts, so that only one of them waits for `_moving` before an add
 
     async def open(self) -> None:
         await self.redis.open()
@@ -174,7 +175,8 @@ class ArchivingEngine(ForwardingEngine):
         return await Engine.with_values(self, tasks)
 
     async def count(self, batch: str | None = None) -> Counts:
-        async with self._moving:  # a task that moves between the two reads would be counted twice
+        # A task that moves between the two reads would be counted twice.
+        async with self._counting, self._moving:
             return dict(Counter(await self.redis.count(batch)) + Counter(await self.archive.count(batch)))
 
     async def history(self, task_id: str) -> list[Event]:

@@ -4,6 +4,7 @@ Such a call is repeated with the same nonce: a script that has already run finds
 again. So a call returns the true answer, or raises OutcomeUnknown.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -31,6 +32,7 @@ _MIN_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 0.5
 _MAX_EXCHANGE_SIZE = 4 << 20  # bytes, so that a slow network can carry them within the response timeout
 _LANES_PER_COUNT = 500  # more in one script would block the server for too long
 _TASKS_PER_COUNT = 2000  # of a batch; likewise
+_MAX_BATCH_COUNTS = 2  # at the same time; a list counts a hundred batches, and claims must not wait for all of them
 _LANES_PER_PAGE, _TASKS_PER_STEP = 100, 1000  # of a migration; likewise
 _READ_ONLY = {"get", "find", "count", "count_batch"}
 _FAST_PATHS = {"add": "single_add"}  # run before the prelude, and end the script or leave everything to it
@@ -67,6 +69,7 @@ class ScriptRunner:
         self._pool = pool
         self._key = f"{{{prefix}}}"
         self._damage_log = DamageLog()
+        self._batch_counts = asyncio.Semaphore(_MAX_BATCH_COUNTS)
 
     async def run(self, name: str, *arguments: Any) -> Any:
         (answer,) = await self.run_batches(name, [arguments])
@@ -183,6 +186,10 @@ class ScriptRunner:
 
     async def count_batch(self, batch: str) -> dict[tuple[bytes, Status], int]:
         """As `count_lanes`, for the tasks of a batch."""
+        async with self._batch_counts:
+            return await self._count_batch(batch)
+
+    async def _count_batch(self, batch: str) -> dict[tuple[bytes, Status], int]:
         counts: Counter[tuple[bytes, Status]] = Counter()
         created_at, last_id, is_full = b"", b"", True
         while is_full:
