@@ -1,5 +1,6 @@
 """Actions of /api/tasks on all tasks that match a filter, and its lists of a batch."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,11 +8,13 @@ import pytest
 
 from qo.audit import read_audit
 from qo.client import Client
+from qo.client.batch_reader import BatchReader
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
-from qo.model import Change, Status, Task
+from qo.model import Change, Filter, Status, Task
 from qo.testing.samples import claim_one, new
+from qo.web.management.read import RetryCounts
 from tests.web.serving import in_process
 
 MANAGED = "/api/tasks"
@@ -105,6 +108,21 @@ async def test_a_list_shows_and_counts_one_batch(client: Client) -> None:
             )
         assert (await api.get(f"{MANAGED}?batch=unknown")).json()["total"] == 0
         assert (await api.get(f"{MANAGED}?batch=a%20b")).json()["field"] == "batch"
+
+
+async def test_concurrent_lists_of_a_batch_share_the_search_for_waiting_retries() -> None:
+    class Searched(MemoryEngine):
+        searches = 0
+
+        async def find_without_values(self, where: Filter, **page: Any) -> list[Task]:
+            self.searches += 1
+            return await super().find_without_values(where, **page)
+
+    engine = Searched()
+    await one_of_each(Client(engine))
+    counts, reader = RetryCounts(engine), BatchReader(engine)
+    found = await asyncio.gather(*(counts.of_batch(reader, "b") for _ in range(5)))
+    assert (found, engine.searches) == ([{"t": 1}] * 5, 1)
 
 
 @pytest.mark.parametrize(

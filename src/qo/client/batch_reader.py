@@ -40,16 +40,16 @@ class BatchReader:
     async def newest(self, where: Filter, *, limit: int, among: int = LISTED_TASKS) -> list[BatchProgress]:
         """As `list_batches`."""
         key = ("newest", where, limit, among)
-        return await self._reused(key, lambda: list_batches(self._engine, limit, where, among=among), lambda _: True)
+        return await self.reuse(key, lambda: list_batches(self._engine, limit, where, among=among), lambda _: True)
 
     async def progress(self, name: str, where: Filter) -> BatchProgress:
         """As `find_batch`."""
         key = ("progress", name, where)
-        return await self._reused(key, lambda: find_batch(self._engine, name, where), lambda found: found.total > 0)
+        return await self.reuse(key, lambda: find_batch(self._engine, name, where), lambda found: found.total > 0)
 
     async def counts(self, batch: str) -> Counts:
         """The counts of a batch in the whole store."""
-        return await self._reused(("counts", batch), lambda: self._engine.count(batch), bool)
+        return await self.reuse(("counts", batch), lambda: self._engine.count(batch), bool)
 
     async def close(self) -> None:
         """Cancel the reads in progress."""
@@ -58,9 +58,10 @@ class BatchReader:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _reused(
+    async def reuse(
         self, key: tuple[object, ...], read: Callable[[], Coroutine[Any, Any, T]], is_reusable: Callable[[T], bool]
     ) -> T:
+        """What another request with this key has read recently, or `read()`. A value can be refused for reuse."""
         last = self._reads.setdefault(key, _LastRead())
         self._reads.move_to_end(key)
         while len(self._reads) > _MAX_READS:

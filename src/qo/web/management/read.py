@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.client import Client
+from qo.client.batch_reader import BatchReader
 from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.model import Counts, Filter, Status, Task, check_batch_id, check_type, cursor
@@ -37,12 +38,13 @@ class RetryCounts:
         self._known_until = float("-inf")
         self._counting = asyncio.Lock()  # concurrent requests share one count
 
-    async def of_batch(self, batch: str, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
+    async def of_batch(self, reader: BatchReader, batch: str, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
         """Counts of a batch by type, inside the limits."""
-        where = limits.narrow(replace(_WAITING, batch=batch))
-        found = Counter[str]()
-        for (_, type), number in (Counter() if where is None else await self._count(where)).items():
-            found[type] += number
+        where, found = limits.narrow(replace(_WAITING, batch=batch)), Counter[str]()
+        if where is not None:
+            counted = await reader.reuse(("waiting", where), lambda: self._count(where), lambda _: True)
+            for (_, type), number in counted.items():
+                found[type] += number
         return found
 
     async def by_type(self, counts: Counts, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
@@ -168,7 +170,8 @@ async def tally(
         retrying = await retry_counts.by_type(counts, limits)
     else:
         counts = await server.batches.counts(batch)
-        retrying = await retry_counts.of_batch(batch, limits) if counts else Counter()
+        has_pending = any(lane.status is Status.PENDING for lane in counts)
+        retrying = await retry_counts.of_batch(server.batches, batch, limits) if has_pending else Counter()
     tallied: Counter[tuple[str, Word]] = Counter()
     for lane, number in limits.count(counts).items():
         word = BY_STATUS.get(lane.status)
