@@ -162,6 +162,13 @@ class OutcomeUnknown(StorageError):
     """
 
 
+def is_size_refusal(error: BaseException) -> bool:
+    """Whether a write failed because the store refuses an object of this size. Parts of the write may be stored."""
+    return isinstance(error, ObjectTooLarge) or (
+        isinstance(error, OutcomeUnknown) and isinstance(error.cause, ObjectTooLarge)
+    )
+
+
 class Retry(Exception):
     """Raised by a handler: retry the task after `after` seconds, or after its back-off."""
 

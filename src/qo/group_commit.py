@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from qo.errors import is_size_refusal
+
 
 class _Identified(Protocol):
     @property
@@ -68,6 +70,11 @@ class GroupCommit(Generic[Item, Answer]):
         try:
             answers = await self._write([item for item, _ in batch])
         except Exception as error:  # noqa: BLE001 - goes to every caller of this batch
+            if len(batch) > 1 and is_size_refusal(error):  # only the callers of items that are too large get it
+                middle = len(batch) // 2
+                await self._write_batch(batch[:middle])
+                await self._write_batch(batch[middle:])
+                return
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)

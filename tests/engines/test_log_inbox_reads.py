@@ -1,20 +1,15 @@
 """What waits in the inbox of a log is part of the queue: readers add it first, and a worker before it goes idle."""
 
 import asyncio
-import os
 from typing import Never
-
-import pytest
 
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
-from qo.errors import ObjectTooLarge, Refused
-from qo.model import Filter, NewTask, Status
+from qo.errors import Refused
+from qo.model import Filter, Status
 from qo.testing.samples import claim, claim_request
 from tests.engines.fast_time import pass_time, run
 from tests.engines.log_queue import DIRECT, INBOX, Queue
-
-LIMIT = 40_000  # bytes
 
 
 async def test_a_reader_sees_a_task_that_another_process_has_just_submitted() -> None:
@@ -119,59 +114,3 @@ async def test_a_key_is_never_submitted_through_the_inbox() -> None:
     [first], [second] = await producer.add([task]), await queue.engine(INBOX).add([task])
     assert (first.new, second.new, second.id) == (True, False, task.id)
     assert await queue.waiting() == []
-
-
-class SmallObjects(MemoryBucket):
-    """A store, or a proxy in front of it, that refuses larger objects."""
-
-    async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        if len(data) > LIMIT:
-            raise ObjectTooLarge(f"{key} is too large")
-        return await super().put(key, data, expected=expected)
-
-
-def _tasks(queue: Queue, number: int) -> list[NewTask]:
-    """Each with a payload that cannot be compressed, of a quarter of the limit."""
-    return [queue.task(payload=os.urandom(LIMIT // 4)) for _ in range(number)]
-
-
-async def test_submissions_that_are_too_large_for_one_record_get_several() -> None:
-    queue = Queue()
-    queue.bucket = SmallObjects(queue.clock)
-    await queue.create()
-    for _ in range(5):
-        await queue.engine(INBOX).add(_tasks(queue, 2))
-    worker = queue.engine()
-    await worker.repair()
-    assert len(await claim(worker, limit=20)) == 10
-    assert await queue.waiting() == []
-
-
-async def test_a_submission_too_large_for_a_record_waits_and_stops_nothing_else(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    queue = await Queue().create()
-    await queue.engine(INBOX).add(_tasks(queue, 4))  # by another way to the store
-    small = queue.task()
-    await queue.engine(INBOX).add([small])
-    bucket = SmallObjects(queue.clock)
-    bucket.__dict__ |= queue.bucket.__dict__
-    worker = queue.engine(bucket=bucket)
-    assert [task.id for task in await claim(worker, limit=20)] == [small.id]
-    assert await claim(worker) == []
-    await worker.close()
-    assert "waits: the store refuses a record with its tasks" in caplog.text
-    assert len(await queue.waiting()) == 1
-    assert len(await claim(queue.engine(), limit=20)) == 4
-
-
-async def test_calls_that_are_too_large_for_one_record_get_several() -> None:
-    queue = Queue()
-    queue.bucket = SmallObjects(queue.clock)
-    await queue.create()
-    engine = queue.engine(DIRECT)
-    await asyncio.gather(*(engine.add(_tasks(queue, 2)) for _ in range(5)))
-    assert len(await claim(queue.engine(), limit=20)) == 10
-    with pytest.raises(ObjectTooLarge):
-        await engine.add(_tasks(queue, 5))
-    assert len(await engine.add(_tasks(queue, 3))) == 3

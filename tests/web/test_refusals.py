@@ -1,5 +1,6 @@
 """What is refused, and how: always a 4xx with a sentence, never a trace."""
 
+import asyncio
 import base64
 import json
 import logging
@@ -10,8 +11,10 @@ import pytest
 
 from qo import wire
 from qo.codec import parse_json
+from qo.engines.http import HttpEngine
+from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
-from qo.errors import Conflict, InvalidTask, LeaseLost, OutcomeUnknown, StorageError
+from qo.errors import Conflict, InvalidTask, LeaseLost, ObjectTooLarge, OutcomeUnknown, StorageError
 from qo.model import Added, Change, Counts, NewTask, Note, Status
 from qo.testing.samples import new
 from qo.testing.samples import task_id as id_of
@@ -154,6 +157,7 @@ class Broken(MemoryEngine):
     [
         (StorageError("postgresql://user:secret@host is away"), 503),
         (OutcomeUnknown("the answer was lost: secret"), 503),
+        (ObjectTooLarge("s3://secret refuses a record because of its size"), 413),
         (LeaseLost("not yours"), 409),
         (Conflict("someone was faster"), 409),
         (RuntimeError("a secret"), 500),
@@ -165,7 +169,22 @@ def test_trouble_of_the_store_is_told_without_details(error: Exception, status: 
         assert answer.status_code == status
         assert "secret" not in answer.text and "Traceback" not in answer.text
         assert (answer.headers.get("retry-after") == "1") is (status == 503)
-        assert (str(error) in caplog.text) is (status >= 500)
+        assert (str(error) in caplog.text) is (status in {413, 500, 503})
+
+
+def test_a_client_of_the_engine_port_is_told_that_a_task_is_too_large_for_the_store():
+    """Not that the store is away: it would repeat the request for ever."""
+
+    async def add(url: str) -> None:
+        engine = HttpEngine(address_of(url))
+        await engine.open()
+        try:
+            await engine.add([new()])
+        finally:
+            await engine.close()
+
+    with served(Broken(ObjectTooLarge("the store refuses a record"))) as api, pytest.raises(ObjectTooLarge):
+        asyncio.run(add(api.url))
 
 
 class Absent(MemoryEngine):

@@ -5,12 +5,14 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import replace
+
 from qo.backoff import Backoff
 from qo.clock import Clock
 from qo.engine import Engine
-from qo.errors import StorageError
+from qo.errors import ObjectTooLarge, StorageError, is_size_refusal
 from qo.ids import random_fraction
-from qo.model import Change, Status, plural
+from qo.model import Change, Status, fail, plural
 from qo.transitions import Settlement, Transitions
 from qo.worker.callbacks import CallbackThread
 from qo.worker.log_capture import LogCapture
@@ -94,7 +96,7 @@ class Settler:
         if not reports:
             return
         changes = [self._change(run, outcome) for run, outcome in reports]
-        answers = await self.apply(changes)
+        changes, answers = await self._apply_divided([run for run, _ in reports], changes)
         settled, lost = [], []
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
             self._leased_runs.remove(run)
@@ -120,13 +122,39 @@ class Settler:
         log_lines = None if self._capture is None else self._capture.take(run.task)
         return settlement(run, outcome, random_fraction, log_lines)
 
+    async def _apply_divided(self, runs: Sequence[Run], changes: list[Change]) -> tuple[list[Change], list[bool]]:
+        """Apply the changes in parts that the store accepts. Returns the changes too: one may be too large alone."""
+        try:
+            return changes, await self.apply(changes)
+        except ObjectTooLarge as error:
+            if len(changes) == 1:
+                log.error("task %s: the store refuses its result or log because of its size: %s", changes[0].id, error)  # noqa: TRY400
+                smaller = [_without_values(runs[0], changes[0])]
+                return smaller, await self.apply(smaller)
+        middle = len(changes) // 2
+        first = await self._apply_divided(runs[:middle], changes[:middle])
+        second = await self._apply_divided(runs[middle:], changes[middle:])
+        return first[0] + second[0], first[1] + second[1]
+
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply the changes, retrying while the store is unreachable. Changes whose leases are lost have no effect."""
+        """Apply the changes, retrying while the store is unreachable. Changes whose leases are lost have no effect.
+
+        Raises ObjectTooLarge if they contain results or logs that the store refuses because of their size.
+        """
         backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
         while True:
             try:
                 return await self._engine.apply(changes)
             except StorageError as error:
+                if is_size_refusal(error) and any(change.size for change in changes):
+                    raise ObjectTooLarge(*error.args) from error
                 pause = backoff.next()
                 log.warning("cannot settle %s; retrying in %.1f s: %s", plural(len(changes)), pause, error)
             await asyncio.sleep(pause)
+
+
+def _without_values(run: Run, change: Change) -> Change:
+    """Instead of a change whose values cannot be stored. A task whose result is lost has failed."""
+    if change.result is None:
+        return replace(change, log=None)
+    return fail(run.task, "result: the store refuses it because of its size", started_at=change.started_at)

@@ -14,7 +14,7 @@ import aiohttp
 from qo import wire
 from qo.backoff import Backoff
 from qo.engines.http.address import HttpAddress
-from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, QoError, StorageError
+from qo.errors import Conflict, InvalidSetting, ObjectTooLarge, OutcomeUnknown, QoError, StorageError
 from qo.ids import new_token
 
 _MAX_RETRIES, _FIRST_RETRY_DELAY, _MAX_RETRY_DELAY = 4, 0.05, 1.0  # delays are random, and this at most
@@ -26,6 +26,7 @@ _STREAMED_SIZE = 1 << 20  # bytes; aiohttp warns about larger bodies that are no
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _REFUSED = {401, 403}
 _BUSY = {429, 503}
+_TOO_LARGE = 413
 
 
 class Reply(NamedTuple):
@@ -138,6 +139,8 @@ class HttpClient:
             return _FailedAttempt(problem, was_sent, _retry_after(response), refusal)
         if status >= 500:  # noqa: PLR2004 - from a proxy, or a server error
             return _FailedAttempt(f"{url} answered {call} with status {status}", was_sent=True)
+        if status == _TOO_LARGE:  # for the store, the server, or a proxy in front of it
+            refusal = ObjectTooLarge(str(refusal or f"{url} refuses {call} because of its size; submit less at once"))
         final = refusal or StorageError(f"{url} is not a qo server: it answered {call} with {status}")
         raise _refusal(final, is_doubtful=is_doubtful)
 

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 from qo.bucket import Bucket
 from qo.clock import Clock, boot_clock, system_clock
@@ -17,16 +16,29 @@ from qo.engines.replicated_log.checkpoint import DamagedCheckpoint
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
 from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
 from qo.engines.replicated_log.log_shard import LogShard, new_poller
-from qo.engines.replicated_log.record_batches import record_batches
+from qo.engines.replicated_log.record_batches import write_in_batches
 from qo.engines.replicated_log.record_store import WatchedBucket
 from qo.engines.replicated_log.runner import Runner, SharedRunners, run_inline
 from qo.engines.replicated_log.shard_owners import ShardOwners
 from qo.engines.replicated_log.sharded_log import ShardedLog
 from qo.engines.replicated_log.shared_runs import SharedRuns
-from qo.engines.replicated_log.submissions import MAX_PAYLOADS, in_parts
+from qo.engines.replicated_log.submissions import MAX_PAYLOADS
 from qo.engines.replicated_log.tail_proof import ProofStart
 from qo.errors import InvalidSetting, Refused, StorageError
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
+from qo.model import (
+    Added,
+    Change,
+    ClaimRequest,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Task,
+    check_distinct,
+    page_start,
+    stamps,
+)
 
 FORMAT_CHECK_INTERVAL = 10.0  # seconds, before a note is written
 # Transactions write these notes, so they are rows of the tables. All others are objects: a process without a replica
@@ -181,7 +193,15 @@ class ReplicatedLogEngine(Engine):
             return await shard.add(tasks, self._use_inbox)
         if await self._use_inbox(shard, tasks):
             return await shard.submit(tasks)
-        return [*chain.from_iterable(await in_parts(record_batches(tasks, lambda task: len(task.payload)), shard.add))]
+        now = self._clock()
+        at = stamps(now, len(tasks))  # of a batch that is divided
+
+        async def commit(places: Sequence[int]) -> list[Added]:
+            if len(places) == len(tasks):
+                return await shard.add(tasks)
+            return await shard.add_part([tasks[place] for place in places], [at[place] for place in places], now)
+
+        return await write_in_batches([len(task.payload) for task in tasks], commit)
 
     async def _use_inbox(self, shard: LogShard, tasks: Sequence[NewTask]) -> bool:
         """Whether another process adds the tasks. Nobody learns then whether one of them existed before."""
@@ -216,10 +236,7 @@ class ReplicatedLogEngine(Engine):
         shard = await self._found()
         if shard is None:
             return [False] * len(changes)
-        if isinstance(shard, ShardedLog):
-            return await shard.apply(changes)
-        parts = record_batches(changes, lambda change: change.size)
-        return [*chain.from_iterable(await in_parts(parts, shard.apply))]
+        return await (shard.apply(changes) if isinstance(shard, ShardedLog) else shard.apply_all(changes))
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)

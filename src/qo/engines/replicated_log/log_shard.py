@@ -19,6 +19,7 @@ from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.log_maintenance import LogMaintenance
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.merged_records import MergedRecords
+from qo.engines.replicated_log.record_batches import write_in_batches
 from qo.engines.replicated_log.record_store import RecordStore
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
@@ -173,6 +174,14 @@ class LogShard(TableEngine):
         if any(change.to is Status.PENDING for change in changes):
             self._wake()
         return applied
+
+    async def apply_all(self, changes: Sequence[Change]) -> list[bool]:
+        """Apply the changes in as many records as they need."""
+
+        async def commit(places: Sequence[int]) -> list[bool]:
+            return await self.apply([changes[place] for place in places])
+
+        return await write_in_batches([change.size for change in changes], commit)
 
     async def _write(
         self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None

@@ -1,20 +1,62 @@
-"""Batches of tasks and changes that fit into one record each."""
+"""Batches of tasks and changes that fit into one object each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-T = TypeVar("T")
+from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, StorageError
+
+Answer = TypeVar("Answer")
 
 _MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of payloads or results in one record
 
 
-def record_batches(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """The tasks or changes in parts that fit into one record each."""
-    first = size = 0
-    for number, item in enumerate(items):
-        size += size_of(item)
-        if number > first and (number - first >= _MAX_BATCH_TASKS or size > _MAX_BATCH_BYTES):
-            yield items[first:number]
-            first, size = number, size_of(item)
-    if first < len(items):
-        yield items[first:]
+async def write_in_batches(
+    sizes: Sequence[int], write: Callable[[Sequence[int]], Awaitable[Sequence[Answer]]]
+) -> list[Answer]:
+    """Write items of these sizes in batches, one after the other. `write` gets the places of some, and answers each.
+
+    A batch that the store refuses because of its size is divided. Raises ObjectTooLarge if nothing is stored because
+    one item is too large, and OutcomeUnknown if some of the items are stored, and others are not.
+    """
+    answers = dict[int, Answer]()
+    left = [*_batches(sizes)][::-1]  # the next one is the last
+    while left:
+        places = left.pop()
+        try:
+            answers.update(zip(places, await write(places), strict=True))
+        except OutcomeUnknown:
+            raise
+        except (Conflict, StorageError) as error:
+            if isinstance(error, ObjectTooLarge) and len(places) > 1:
+                largest_written = max((sizes[place] for place in answers), default=-1)
+                left += reversed(_divided(places, sizes, largest_written))
+            elif answers:
+                raise OutcomeUnknown(f"{len(answers)} of {len(sizes)} items are stored, then: {error}") from error
+            else:
+                raise
+    return [answers[place] for place in range(len(sizes))]
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Places, so that no batch exceeds the limits unless a single item does."""
+    first = total = 0
+    for place, size in enumerate(sizes):
+        total += size
+        if place > first and (place - first >= _MAX_BATCH_TASKS or total > _MAX_BATCH_BYTES):
+            yield range(first, place)
+            first, total = place, size
+    if first < len(sizes):
+        yield range(first, len(sizes))
+
+
+def _divided(places: Sequence[int], sizes: Sequence[int], largest_written: int) -> list[Sequence[int]]:
+    """The halves of a refused batch; before them its largest item, unless a larger one is stored.
+
+    If the store refuses that one too, nothing is stored yet. If not, it refuses none of the others alone.
+    """
+    first = list[Sequence[int]]()
+    largest = max(places, key=lambda place: sizes[place])
+    if sizes[largest] > largest_written:
+        first, places = [[largest]], [place for place in places if place != largest]
+    middle = len(places) // 2
+    return [*first, *filter(None, (places[:middle], places[middle:]))]

@@ -12,12 +12,11 @@ from qo.engines.parallel import in_parallel
 from qo.engines.polling import ClaimPoller
 from qo.engines.replicated_log.keys import shard_of
 from qo.engines.replicated_log.log_shard import LogShard
-from qo.engines.replicated_log.record_batches import record_batches
+from qo.engines.replicated_log.record_batches import write_in_batches
 from qo.engines.replicated_log.shard_claims import ShardClaims
 from qo.engines.replicated_log.shard_owners import ShardOwners
 from qo.engines.replicated_log.shard_pages import merged_page
 from qo.engines.replicated_log.shard_writes import write_each
-from qo.engines.replicated_log.submissions import in_parts
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, stamps
 
 T = TypeVar("T")
@@ -75,10 +74,9 @@ class ShardedLog:
                 return await shard.submit(part)
 
             async def commit(some: Sequence[int]) -> list[Added]:
-                return await shard.add_part([tasks[place] for place in some], [at[place] for place in some], now)
+                return await shard.add_part([part[n] for n in some], [at[places[n]] for n in some], now)
 
-            parts = record_batches(places, lambda place: len(tasks[place].payload))
-            return [*chain.from_iterable(await in_parts(parts, commit))]
+            return await write_in_batches([len(task.payload) for task in part], commit)
 
         return await self._on_homes([task.id for task in tasks], add)
 
@@ -87,12 +85,7 @@ class ShardedLog:
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         async def apply(number: int, places: Sequence[int]) -> list[bool]:
-            shard = self.shards[number]
-            parts = record_batches(
-                [changes[place] for place in places],
-                lambda change: change.size,
-            )
-            return [*chain.from_iterable(await in_parts(parts, shard.apply))]
+            return await self.shards[number].apply_all([changes[place] for place in places])
 
         return await self._everywhere([change.id for change in changes], apply)
 

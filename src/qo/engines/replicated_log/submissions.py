@@ -7,8 +7,7 @@ so each object is added once, however often it is listed.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -17,13 +16,11 @@ from qo.buckets.own_writes import put_document
 from qo.clock import Clock, boot_clock, system_clock
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
 from qo.engines.replicated_log.keys import NO_ID, FrameKind, submission_key
-from qo.errors import BadBatch, Conflict, InvalidTask, OutcomeUnknown, Refused, StorageError
+from qo.engines.replicated_log.record_batches import write_in_batches
+from qo.errors import BadBatch, Conflict, InvalidTask, Refused, StorageError
 from qo.ids import new_token
 from qo.model import UNREADABLE, Added, NewTask, check_distinct, check_new, check_size
 from qo.model.task import LATEST
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 MAX_STREAM_AGE = 1800.0  # seconds without a batch after which a producer begins a new stream
 MAX_TASKS = 4000  # of one object
@@ -116,7 +113,12 @@ class SubmissionStream:
             check_size("payload", task.payload, MAX_PAYLOADS)
         async with self._lock:
             new = [task for task in tasks if task.id not in self._submitted]
-            await in_parts(_parts(new), self._write)
+
+            async def write(places: Sequence[int]) -> Sequence[None]:
+                await self._write([new[place] for place in places])
+                return [None] * len(places)
+
+            await write_in_batches([_size(task) for task in new], write)
         for _ in range(len(self._submitted) - _MAX_REMEMBERED_IDS):
             self._submitted.popitem(last=False)
         added = {task.id for task in new}
@@ -162,23 +164,6 @@ class SubmissionStream:
         self._producer, self._next = new_token(), 0
 
 
-async def in_parts(
-    parts: Iterable[Sequence[Item]], write: Callable[[Sequence[Item]], Awaitable[Answer]]
-) -> list[Answer]:
-    """Write the parts one after the other. Raises OutcomeUnknown if some of them are stored, and others are not."""
-    answers = list[Answer]()
-    for part in parts:
-        try:
-            answers.append(await write(part))
-        except OutcomeUnknown:
-            raise
-        except (Conflict, StorageError) as error:
-            if not answers:
-                raise
-            raise OutcomeUnknown(f"the first {len(answers)} parts of the batch are stored, then: {error}") from error
-    return answers
-
-
 def _recognise(key: str, stored: bytes) -> bool | None:
     """False for a readable object that is not this write; None: it may be this write, with a damaged response."""
     try:
@@ -186,17 +171,6 @@ def _recognise(key: str, stored: bytes) -> bool | None:
     except Refused:
         return None
     return False
-
-
-def _parts(tasks: Sequence[NewTask]) -> list[Sequence[NewTask]]:
-    """Split a batch so that no object exceeds the limits, unless a single task does."""
-    parts, start, size = list[Sequence[NewTask]](), 0, 0
-    for at, task in enumerate(tasks):
-        size += _size(task)
-        if at > start and (size > MAX_PAYLOADS or at - start == MAX_TASKS):
-            parts.append(tasks[start:at])
-            start, size = at, _size(task)
-    return [*parts, tasks[start:]] if tasks else []
 
 
 def _size(task: NewTask) -> int:

@@ -17,6 +17,7 @@ from qo.errors import (
     InvalidTask,
     KeyReused,
     LeaseLost,
+    ObjectTooLarge,
     QoError,
     ScheduleNotFound,
     StorageError,
@@ -28,6 +29,7 @@ from qo.web.http.action_recorder import note_failure
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}
 STORE_AWAY = "the store is unreachable, or the outcome of the write is unknown; repeating the request is safe"
+TOO_LARGE = "the store refuses this because of its size; submit less at once, or raise the limit of the store"
 _SERVER_ERROR, _UNAVAILABLE = 500, 503
 _MISSING = re.compile(r"Missing required \w+ parameter '(.+?)'")
 
@@ -57,6 +59,7 @@ _ANSWERS = (
     _Answer(LeaseLost, 409, "lease_lost"),
     _Answer(Conflict, 409, "conflict"),
     _Answer(DamagedTask, 500, "damaged"),
+    _Answer(ObjectTooLarge, 413, "too_large"),
     _Answer(StorageError, 503, "store_unavailable"),
 )
 _CODES = {
@@ -78,7 +81,7 @@ _MEANINGS = {
     404: "There is no such task, batch or schedule.",
     405: "The path does not support this method.",
     409: "The status of the task does not allow this, or the idempotency key belongs to a task with another payload.",
-    413: "The body is larger than the limit.",
+    413: "The body is larger than the limit, or the store refuses a task of this size.",
     415: "The body is not application/json.",
     429: "The rate limit of the token is exceeded; see Retry-After.",
     503: "The store is unreachable, or the outcome of the write is unknown; repeat after Retry-After.",
@@ -101,6 +104,9 @@ def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem
     if answer.status == _UNAVAILABLE:  # the message may contain the address of the store, so it is only logged
         log.warning("the store is unreachable: %s", error)
         return _response(answer.status, Problem(error=STORE_AWAY, code=answer.code), dict(RETRY_AFTER))
+    if answer.kind is ObjectTooLarge:  # likewise
+        log.warning("%s", error)
+        return _response(answer.status, Problem(error=TOO_LARGE, code=answer.code), {})
     problem = Problem(error=str(error), code=answer.code, field=getattr(error, "field", UNSET))
     return _response(answer.status, problem, {})
 

@@ -23,6 +23,7 @@ from qo.errors import (
     DamagedNote,
     InvalidSetting,
     InvalidTask,
+    ObjectTooLarge,
     OutcomeUnknown,
     QoError,
     StorageError,
@@ -45,7 +46,7 @@ from qo.web.callers import Caller, Scope
 from qo.web.http.access import ENGINE
 from qo.web.http.action_recorder import recorder_of
 from qo.web.http.byte_budget import BoundedPage, claim_within, find_within, get_within
-from qo.web.http.problems import STORE_AWAY
+from qo.web.http.problems import STORE_AWAY, TOO_LARGE
 from qo.web.remote import checks
 from qo.web.remote.response_cache import answers
 from qo.web.remote.schedule_actions import action_on, name_in, schedule_before
@@ -303,7 +304,7 @@ def _trouble(status: int, error: QoError, message: str | None = None) -> Respons
     headers = {"Retry-After": RETRY_AFTER} if status == 503 else None  # noqa: PLR2004 - unavailable
     trouble = wire.trouble_of(error)
     if message is not None:
-        log.warning("the store is unreachable: %s", error)
+        log.warning("the store did not accept a request: %s", error)
         trouble = replace(trouble, message=message)
     return Response(wire.encode(trouble), media_type=wire.MEDIA_TYPE, status_code=status, headers=headers)
 
@@ -321,6 +322,8 @@ def explain(request: Request[Any, Any, Any], error: QoError) -> Response[bytes]:
             return _trouble(400, error)
         case Conflict():
             return _trouble(409, error)
+        case ObjectTooLarge():
+            return _trouble(413, error, None if _may_read(request) else TOO_LARGE)
         case OutcomeUnknown() | StorageError():
             return _trouble(503, error, None if _may_read(request) else STORE_AWAY)
     return _trouble(400, error)
