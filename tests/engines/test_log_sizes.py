@@ -7,12 +7,14 @@ import pytest
 
 from qo.client import Client
 from qo.engines.replicated_log import LogOptions
+from qo.engines.replicated_log.submission_inbox import SubmissionBatch
 from qo.errors import ObjectTooLarge
-from qo.model import FINISHED, Filter, Status, complete
+from qo.model import FINISHED, Filter, Status, Task, complete
 from qo.tasks import Registry, make_handler, make_options
-from qo.testing.samples import claim
+from qo.testing.samples import claim, claim_request, new
 from qo.worker import Worker, WorkerSettings
 from tests.conditions import until
+from tests.engines.log_inbox import Place
 from tests.engines.log_queue import DIRECT, INBOX, Queue
 from tests.engines.small_objects import LIMIT, SmallObjects, limited, quarters, small_queue, too_large
 
@@ -57,6 +59,31 @@ async def test_a_submission_too_large_for_a_record_waits_and_stops_nothing_else(
     assert len(await claim(queue.engine(), limit=20)) == 4
 
 
+async def test_submissions_are_not_blamed_for_calls_that_are_too_large() -> None:
+    queue = await small_queue()
+    worker = queue.engine(DIRECT)
+    await claim(worker)
+    submitted = [queue.task() for _ in range(3)]
+    for task in submitted:
+        await queue.engine(INBOX).add([task])
+    await worker.wait(claim_request(), 5)  # finds them, and adds nothing
+    results = await asyncio.gather(*(worker.add(quarters(queue, 2)) for _ in range(5)), return_exceptions=True)
+    assert not [result for result in results if isinstance(result, BaseException)]
+    assert len(await claim(worker, limit=99)) == 13
+    assert await queue.waiting() == []
+
+
+async def test_submissions_are_added_beside_a_call_that_fails_because_of_its_size() -> None:
+    queue = await small_queue()
+    worker = queue.engine(DIRECT)
+    await claim(worker)
+    await queue.engine(INBOX).add([submitted := queue.task()])
+    await worker.wait(claim_request(), 5)
+    with pytest.raises(ObjectTooLarge):
+        await worker.add([too_large(queue)])
+    assert [task.id for task in await claim(worker, limit=9)] == [submitted.id]
+
+
 async def test_calls_that_are_too_large_for_one_record_get_several() -> None:
     queue = await small_queue()
     engine = queue.engine(DIRECT)
@@ -91,7 +118,9 @@ async def test_parts_of_a_sharded_log_are_divided_too() -> None:
     queue = await _sharded_queue()
     engine, tasks = queue.engine(DIRECT), quarters(queue, 20)
     assert [one.id for one in await engine.add(tasks)] == [task.id for task in tasks]
-    claimed = [task for _ in range(10) for task in await claim(engine, limit=2)]
+    claimed = list[Task]()
+    while found := await claim(engine, limit=2):  # of one shard, so it may be one
+        claimed += found
     assert {task.id for task in claimed} == {task.id for task in tasks}
     assert await engine.apply([complete(task, os.urandom(LIMIT // 4)) for task in claimed]) == [True] * 20
 
@@ -137,3 +166,39 @@ async def test_a_worker_settles_results_that_are_too_large_together_and_fails_on
         tasks = [task for task in await client.engine.get(ids) if task]
     assert [n for n, task in enumerate(tasks) if task.status is not Status.COMPLETED] == [3]
     assert tasks[3].status is Status.FAILED and "because of its size" in str(tasks[3].error)
+
+
+async def _next_batch(place: Place) -> SubmissionBatch:
+    await place.inbox.scan()
+    await place.inbox.read()
+    batch = place.inbox.batch()
+    assert batch is not None
+    return batch
+
+
+async def test_an_object_that_the_store_refuses_is_tried_again_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    await place.stream.submit([new(1)])
+    for _ in range(2):
+        place.inbox.refuse_size(await _next_batch(place))
+        await place.inbox.scan()
+        assert place.inbox.is_empty
+        place.clock.advance(61)
+    await place.consume()
+    assert place.tables.numbers() == [1]
+    assert caplog.text.count("because of its size") == 1
+
+
+async def test_batches_that_the_store_refused_grow_again() -> None:
+    place = Place()
+    for n in range(12):
+        await place.new_stream().submit([new(n)])
+    whole = await _next_batch(place)
+    place.inbox.refuse_size(whole)
+    half = await _next_batch(place)
+    assert (len(whole.waiting), len(half.waiting)) == (12, 6)
+    for _ in range(2):
+        await place.inbox.settle(SubmissionBatch({}))
+        sizes = len((await _next_batch(place)).waiting)
+        place.clock.advance(61)
+    assert sizes == 12

@@ -102,15 +102,22 @@ class CommitLoop(ABC):
         return len(waiting)
 
     async def _serve_batch(self, batch: list[PendingCall]) -> None:
+        left = [batch]  # the next part is the last
+        while left:
+            part = left.pop()
+            if (refusal := await self._serve_part(part)) is not None:
+                parts = self._after_refusal(part)
+                if not parts:
+                    _fail(part, ObjectTooLarge, *refusal.args, cause=refusal)
+                left += reversed(parts)
+
+    async def _serve_part(self, batch: list[PendingCall]) -> ObjectTooLarge | None:
+        """Commit the calls. Returns an error if they are too large for the store, and resolves them otherwise."""
         try:
             await self._commit(batch)
         except ObjectTooLarge as error:
             self._forget()
-            parts = self._after_refusal(batch)
-            if not parts:
-                _fail(batch, ObjectTooLarge, *error.args, cause=error)
-            for part in parts:
-                await self._serve_batch(part)
+            return error
         except QoError as error:
             self._forget()
             _fail(batch, type(error), *error.args, cause=error)
@@ -120,6 +127,7 @@ class CommitLoop(ABC):
         else:
             for call in batch:
                 call.resolve(None)
+        return None
 
     async def _commit(self, batch: list[PendingCall]) -> None:
         attempts, is_fresh = self._fairness.attempts(), False

@@ -35,6 +35,7 @@ log = logging.getLogger("qo.engines.replicated_log")
 _FIRST_BACKOFF, _GAP_FACTOR, _WRITING_FACTOR = 0.5, 1.0, 2.0  # see WriterFairness
 _GATHER_SHARE, _MAX_GATHER_TIME = 0.1, 0.01  # of the duration of the last write; seconds
 _MIN_PAUSE = 0.001  # seconds after a write in which the calls that wait are part of a stream
+_MAX_REFUSALS = 32  # of submissions because of their size, until calls are served again
 _MAX_BATCH_CALLS = 2_000
 _MAX_BATCH_BYTES = 16 * 1024 * 1024  # of payloads and results; the limit of an object is far above
 
@@ -75,6 +76,7 @@ class LogCommits(CommitLoop):
         self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
         self._ingest: IngestCall | None = None  # in the same transaction
         self._refused: IngestCall | None = None  # in the last record, which was too large for the store
+        self._adds_submissions, self._refusals = True, 0  # with the calls of a batch, and while it is served
         self.lost_at = float("-inf")  # when another process won a number, by the clock of the event loop
         self._last_write = 0.0, float("-inf")  # how long it took, and when it ended
         self._answered_at = START  # the position at which the last batch was run
@@ -134,7 +136,9 @@ class LogCommits(CommitLoop):
     async def _prepare(self, batch: list[PendingCall]) -> bool:
         now = self._clock()
         calls = combined(batch, now)
-        ingest = self._inbox.next_call(now, is_claiming=any(call.request is not None for call in batch))
+        ingest = None
+        if self._adds_submissions or not batch:
+            ingest = self._inbox.next_call(now, is_claiming=any(call.request is not None for call in batch))
         if ingest is not None:
             calls.insert(0, ingest)
         replica, position = self._live.replica, self._live.position
@@ -196,11 +200,23 @@ class LogCommits(CommitLoop):
         if ingest is not None:
             self._inbox.settle(ingest)
 
+    async def _serve_batch(self, batch: list[PendingCall]) -> None:
+        self._adds_submissions, self._refusals = True, 0
+        await super()._serve_batch(batch)
+
     def _after_refusal(self, batch: list[PendingCall]) -> list[list[PendingCall]]:
+        """The calls and the submissions of a record that was too large get separate ones; an empty batch only adds.
+
+        Submissions are blamed only for a record that contains nothing else.
+        """
         refused, self._refused = self._refused, None
-        if refused is not None:  # fewer submissions are added next time, or none
+        if refused is not None and batch:
+            self._adds_submissions = False
+            return [[], batch]
+        if refused is not None:
             self._inbox.refuse_size(refused)
-            return [batch]
+            self._refusals += 1
+            return [[]] if self._refusals < _MAX_REFUSALS and self._inbox.has_batch else []
         self._max_batch_bytes = max(1, min(self._max_batch_bytes, sum(call.size for call in batch)) // 2)
         middle = len(batch) // 2
         return [batch[:middle], batch[middle:]] if middle else []

@@ -172,7 +172,7 @@ class ShardInbox:
             self._inbox.refuse(call.batch, error)
 
     def refuse_size(self, call: IngestCall) -> None:
-        """Call when the store refused the record of the call because of its size."""
+        """Call when the store refused a record of only this call because of its size."""
         self._inbox.refuse_size(call.batch)
 
     def _expect_more(self, consumed: Sequence[SubmissionNumber]) -> None:

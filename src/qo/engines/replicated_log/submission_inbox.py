@@ -38,6 +38,7 @@ _MAX_LISTED = 1000  # objects of one scan
 _MAX_GAP = 64  # numbers that are read by name if a listing lacks them
 _MAX_READS = 3  # of a damaged object, until two responses are the same
 _MAX_READ_AGE = 3600.0  # seconds
+_REFUSAL_TIME = 60.0  # seconds in which a process remembers that a record was too large
 _ROW_LIFETIME = 86_400.0  # seconds: far longer than a stream repeats a write
 _MOVE = """
 INSERT INTO submissions (producer, next, at) VALUES (?, ?, ?)
@@ -125,8 +126,10 @@ class SubmissionInbox:
         self._waiting: dict[SubmissionNumber, WaitingSubmission | None] = {}  # None: not read yet
         self._gaps: dict[SubmissionNumber, int] = {}
         self._set_aside: set[SubmissionNumber] = set()
-        self._left: set[str] = set()  # producers whose objects this process cannot add
+        self._left: dict[str, float] = {}  # producers whose objects this process cannot add, and until when
         self._max_objects, self._max_size = MAX_OBJECTS, MAX_PAYLOADS
+        self._grows_at = float("-inf")  # when `_max_size` may grow
+        self._too_large: set[SubmissionNumber] = set()  # that were logged
         self._after = ""  # where the next scan begins
 
     @property
@@ -154,7 +157,7 @@ class SubmissionInbox:
             if name is None or name.kind is not FrameKind.SUBMISSION or name.token is None:
                 continue
             number = SubmissionNumber(name.token, name.first)
-            if number not in self._set_aside and number.producer not in self._left:
+            if number not in self._set_aside and not self._is_left(number.producer):
                 self._waiting.setdefault(number, None)
 
     async def scan(self) -> None:
@@ -180,7 +183,7 @@ class SubmissionInbox:
         for number, found in (await self._get(unread)).items():
             if found is None:  # another process has added and deleted it
                 self._waiting.pop(number, None)
-            elif number.producer not in self._left:
+            elif not self._is_left(number.producer):
                 self._waiting[number] = found
 
     def _next_batch(self) -> Iterator[tuple[SubmissionNumber, WaitingSubmission | None]]:
@@ -198,7 +201,7 @@ class SubmissionInbox:
         numbers = [SubmissionNumber(due.producer, n) for n in range(due.n, min(known, due.n + _MAX_GAP))]
         age = Age(self._elapsed, self._wall)
         found = await self._get(numbers)
-        if due.producer in self._left:
+        if self._is_left(due.producer):
             return
         numbers = [*found]
         filled = dict[SubmissionNumber, WaitingSubmission | None]()
@@ -255,7 +258,7 @@ class SubmissionInbox:
                 return WaitingSubmission(number.n + 1, age, tasks, at, header.raw_bytes)
             except NewerFormat as error:
                 log.error("the submissions of %s wait for a newer qo: %s", number.producer, error)  # noqa: TRY400
-                self._leave(number.producer)
+                self._leave(number.producer, float("inf"))
                 return None
             except DamagedSubmission as error:
                 problem = str(error)
@@ -264,8 +267,14 @@ class SubmissionInbox:
             former, blob = blob.data, await self._fetch(number)  # the response may be damaged, and not the object
         return WaitingSubmission(number.n + 1, age, problem=problem)
 
-    def _leave(self, producer: str) -> None:
-        self._left.add(producer)
+    def _is_left(self, producer: str) -> bool:
+        if self._elapsed() < self._left.get(producer, float("-inf")):
+            return True
+        self._left.pop(producer, None)
+        return False
+
+    def _leave(self, producer: str, until: float) -> None:
+        self._left[producer] = until
         self._waiting = {number: found for number, found in self._waiting.items() if number.producer != producer}
 
     def batch(self) -> SubmissionBatch | None:
@@ -280,6 +289,8 @@ class SubmissionInbox:
     def settled(self, batch: SubmissionBatch) -> list[str]:
         """As `settle`, but the caller deletes the objects: returns their keys. The next batch has none of them."""
         self._max_objects = MAX_OBJECTS
+        if self._max_size < MAX_PAYLOADS and self._elapsed() >= self._grows_at:
+            self._max_size, self._grows_at = min(MAX_PAYLOADS, 2 * self._max_size), self._elapsed() + _REFUSAL_TIME
         self._set_aside.update(batch.kept)
         self._gaps |= batch.gaps
         for number, found in batch.waiting.items():
@@ -289,6 +300,7 @@ class SubmissionInbox:
             log.error("%s cannot be added and is set aside: %s", self._key(number), batch.waiting[number].problem)
         for number in batch.consumed:
             self._waiting.pop(number, None)
+            self._too_large.discard(number)
         # The row of an object that was added long ago may be forgotten soon: the next batch that has it refreshes it.
         return [self._key(number) for number in batch.consumed if not batch.waiting[number].is_outdated]
 
@@ -305,16 +317,21 @@ class SubmissionInbox:
             self._waiting[number] = found._replace(problem=f"{self._key(number)} cannot be added: {error}")
 
     def refuse_size(self, batch: SubmissionBatch) -> None:
-        """Call when the store refused the record of the batch because of its size: the next batch is smaller.
+        """Call when the store refused a record of only this batch because of its size.
 
-        An object that is too large alone waits with its successors. Another process may have another way to the store.
+        The next batches are smaller for a minute. An object that is too large alone waits with its successors, and is
+        tried again after a minute. Another process may have another way to the store.
         """
+        self._grows_at = self._elapsed() + _REFUSAL_TIME
         if len(batch.waiting) > 1:
-            self._max_size = min(self._max_size, sum(found.size for found in batch.waiting.values())) // 2
+            total = sum(found.size for found in batch.waiting.values())
+            self._max_size = max(1, min(self._max_size, total) // 2)
             return
         for number in batch.waiting:
-            log.error("%s waits: the store refuses a record with its tasks because of its size", self._key(number))
-            self._leave(number.producer)
+            if number not in self._too_large:
+                log.error("%s waits: the store refuses a record with its tasks because of its size", self._key(number))
+                self._too_large.add(number)
+            self._leave(number.producer, self._grows_at)
 
     async def without_objects(self, producers: Sequence[str]) -> list[str]:
         """Those of the producers that have no object in the shard."""
