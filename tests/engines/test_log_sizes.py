@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from qo.buckets.request_counter import CountingBucket
 from qo.client import Client
-from qo.engines.replicated_log import LogOptions
+from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
 from qo.engines.replicated_log.submission_inbox import SubmissionBatch
 from qo.errors import ObjectTooLarge
 from qo.model import FINISHED, Filter, Status, Task, complete
@@ -166,6 +167,34 @@ async def test_a_worker_settles_results_that_are_too_large_together_and_fails_on
         tasks = [task for task in await client.engine.get(ids) if task]
     assert [n for n, task in enumerate(tasks) if task.status is not Status.COMPLETED] == [3]
     assert tasks[3].status is Status.FAILED and "because of its size" in str(tasks[3].error)
+
+
+async def _writes(queue: Queue, engine: ReplicatedLogEngine, bucket: CountingBucket) -> int:
+    """The requests of concurrent calls that fit into one record together."""
+    before = bucket.requests["put"]
+    await asyncio.gather(*(engine.add([queue.task(payload=os.urandom(LIMIT // 64))]) for _ in range(32)))
+    return bucket.requests["put"] - before
+
+
+async def test_calls_share_records_after_a_call_was_refused_again_and_again() -> None:
+    queue = await small_queue()
+    bucket = CountingBucket(queue.bucket)
+    engine = queue.engine(DIRECT, bucket=bucket)
+    for _ in range(20):
+        with pytest.raises(ObjectTooLarge):
+            await engine.add([too_large(queue)])
+    assert await _writes(queue, engine, bucket) == 1
+
+
+async def test_calls_share_records_again_after_a_refused_batch() -> None:
+    queue = await small_queue()
+    bucket = CountingBucket(queue.bucket)
+    engine = queue.engine(DIRECT, bucket=bucket)
+    for _ in range(3):
+        await asyncio.gather(engine.add([queue.task()]), *(engine.add(quarters(queue, 3)) for _ in range(4)))
+    for _ in range(40):
+        await engine.add([queue.task()])
+    assert await _writes(queue, engine, bucket) == 1
 
 
 async def _next_batch(place: Place) -> SubmissionBatch:

@@ -37,6 +37,7 @@ _GATHER_SHARE, _MAX_GATHER_TIME = 0.1, 0.01  # of the duration of the last write
 _MIN_PAUSE = 0.001  # seconds after a write in which the calls that wait are part of a stream
 _MAX_REFUSALS = 32  # of submissions because of their size, until calls are served again
 _MAX_BATCH_CALLS = 2_000
+_WRITES_UNTIL_GROWTH = 8  # of the batches after the store refused one; a refused record is sent in vain
 _MAX_BATCH_BYTES = 16 * 1024 * 1024  # of payloads and results; the limit of an object is far above
 
 
@@ -76,6 +77,7 @@ class LogCommits(CommitLoop):
         self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
         self._ingest: IngestCall | None = None  # in the same transaction
         self._refused: IngestCall | None = None  # in the last record, which was too large for the store
+        self._writes_until_growth = _WRITES_UNTIL_GROWTH
         self._adds_submissions, self._refusals = True, 0  # with the calls of a batch, and while it is served
         self.lost_at = float("-inf")  # when another process won a number, by the clock of the event loop
         self._last_write = 0.0, float("-inf")  # how long it took, and when it ended
@@ -185,6 +187,7 @@ class LogCommits(CommitLoop):
             self._forget()
             raise
         self._proof.proved(start)
+        self._grow_batches()
         took = asyncio.get_running_loop().time() - began
         try:
             await self._live.write(lambda replica: replica.commit(LogPosition(record.header.last, record.header.id)))
@@ -217,9 +220,20 @@ class LogCommits(CommitLoop):
             self._inbox.refuse_size(refused)
             self._refusals += 1
             return [[]] if self._refusals < _MAX_REFUSALS and self._inbox.has_batch else []
-        self._max_batch_bytes = max(1, min(self._max_batch_bytes, sum(call.size for call in batch)) // 2)
+        if len(batch) <= 1:
+            return []
+        sizes = [call.size for call in batch]
+        self._max_batch_bytes = max(*sizes, min(self._max_batch_bytes, sum(sizes)) // 2)
+        self._writes_until_growth = _WRITES_UNTIL_GROWTH
         middle = len(batch) // 2
-        return [batch[:middle], batch[middle:]] if middle else []
+        return [batch[:middle], batch[middle:]]
+
+    def _grow_batches(self) -> None:
+        """Call after a write: the next batches may be larger, if enough writes have succeeded since one was refused."""
+        self._writes_until_growth -= 1
+        if self._writes_until_growth <= 0:
+            self._max_batch_bytes = min(2 * self._max_batch_bytes, _MAX_BATCH_BYTES)
+            self._writes_until_growth = _WRITES_UNTIL_GROWTH
 
     async def _append(self, record: LogRecord) -> None:
         """Create the record, and make sure that its number was never used by a record that was deleted since.
