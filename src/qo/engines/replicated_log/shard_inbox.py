@@ -246,7 +246,7 @@ class ShardInbox:
             if self.has_batch:
                 await commit()
                 commits += 1
-                await self.finish()
+                await self._wait_once()  # what was added is deleted then, and what follows is read
             due &= self._inbox.numbers  # an object that was added and not deleted may be found again
             idle_rounds = 0 if (len(due), self._moves) != before else idle_rounds + 1
         return commits
@@ -256,8 +256,13 @@ class ShardInbox:
         return await self._inbox.without_objects(old)
 
     async def finish(self) -> None:
-        """Wait for the work in the background."""
-        while running := self._background - {asyncio.current_task()}:
+        """Wait until no work is left in the background. Other calls must have ended, or they may start more for ever."""
+        while self._background - {asyncio.current_task()}:
+            await self._wait_once()
+
+    async def _wait_once(self) -> None:
+        """Wait for the work that is in the background now. A busy process always has some."""
+        if running := self._background - {asyncio.current_task()}:
             await asyncio.wait(running)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
