@@ -336,8 +336,7 @@ class LogShard(TableEngine):
 
     async def _has_late_batch(self) -> bool:
         """List before a worker that found no task goes idle, or ends because the queue is empty."""
-        if self._inbox.is_late:
-            await self._inbox.scan()
+        await self._inbox.look_late()
         return self._inbox.has_batch
 
     async def _commit_nothing(self) -> None:

@@ -27,6 +27,7 @@ _MAX_STREAMS, _MAX_WIDTH = 8, 8  # producers whose next submissions are read wit
 _MAX_LISTED = 1000  # keys
 _MAX_IDLE_ROUNDS = 3  # of `consume_all` without progress
 _MAX_READER_COMMITS = 8  # of one reader, for submissions that it finds
+_REFUSAL_INTERVAL = 60.0  # seconds after which a reader without permission tries again
 _MAX_READER_LISTINGS = 5  # that readers may make at once; one more each second
 
 
@@ -74,7 +75,7 @@ class ShardInbox:
         self._scanning: asyncio.Task[None] | None = None
         self._listings, self._refilled_at = 0.0, float("-inf")  # that readers may make now
         self._looked_at = float("-inf")
-        self._may_add = True
+        self._refused_until = float("-inf")  # readers add no submissions
 
     @property
     def has_batch(self) -> bool:
@@ -220,21 +221,39 @@ class ShardInbox:
         """List for a reader, and add what waits. Frequent readers may list once a second: a listing is expensive."""
         now = asyncio.get_running_loop().time()
         self._listings, self._refilled_at = min(_MAX_READER_LISTINGS, self._listings + now - self._refilled_at), now
-        if self._listings >= 1 and self._may_add:
+        if self._listings >= 1 and now >= self._refused_until:
             self._listings, self._looked_at = self._listings - 1, now
-            with suppress(Refused):  # this process may not list submissions, and need not
+            try:
                 await self._inbox.scan()
+            except StorageError as error:
+                self._report(error)
             await self.consume_some(commit)
+
+    async def look_late(self) -> None:
+        """List for a worker that found no task, if the last listing is a while ago."""
+        if self.is_late and asyncio.get_running_loop().time() >= self._refused_until:
+            try:
+                await self.scan()
+            except StorageError as error:
+                self._looked_at = float("-inf")
+                self._report(error)
 
     async def consume_some(self, commit: Callable[[], Awaitable[object]]) -> int:
         """Add submissions that are known to wait, if this process can, with few commits. Returns their number."""
         try:
             return await self._consume(self._inbox.numbers, commit, _MAX_READER_COMMITS)
-        except Refused:
-            self._may_add = False
         except StorageError as error:
-            log.warning("submissions that wait were not added, so they are not shown: %s", error)
+            self._report(error)
         return 0
+
+    def _report(self, error: StorageError) -> None:
+        """Log why submissions are missing. A process without permission need not add them, and tries it seldom."""
+        if type(error) is not Refused:  # its subclasses say that something is damaged, too new or too large
+            log.warning("submissions that wait were not added, so they are not shown: %s", error)
+            return
+        if self._refused_until == float("-inf"):
+            log.warning("this process may not add submissions that wait, so it shows only what others add: %s", error)
+        self._refused_until = asyncio.get_running_loop().time() + _REFUSAL_INTERVAL
 
     async def _consume(
         self, due: set[SubmissionNumber], commit: Callable[[], Awaitable[object]], max_commits: int = sys.maxsize
@@ -256,7 +275,7 @@ class ShardInbox:
         return await self._inbox.without_objects(old)
 
     async def finish(self) -> None:
-        """Wait until no work is left in the background. Other calls must have ended, or they may start more for ever."""
+        """Wait until no work is left in the background. Other calls must have ended, because they start more."""
         while self._background - {asyncio.current_task()}:
             await self._wait_once()
 
