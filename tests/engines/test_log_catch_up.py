@@ -4,6 +4,7 @@ import asyncio
 import os
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -64,6 +65,27 @@ async def test_few_large_records_are_read_at_the_same_time(clock: ManualClock) -
     bucket.peak = 0
     assert await names(other) == {task_id(n) for n in range(24)}
     assert 1 < bucket.peak <= 8
+    for engine in (one, other):
+        await engine.close()
+
+
+async def test_a_process_that_expects_many_small_records_holds_few_large_ones_in_memory(clock: ManualClock) -> None:
+    bucket = MemoryBucket(clock)
+    one, other = (ReplicatedLogEngine(bucket, clock=clock) for _ in range(2))
+    await names(other)
+    for n in range(60):
+        await one.add([new(n)])
+    await other.add([new(100)])  # loses a race, and finds many small records
+    for n in range(40):
+        await one.add([new(200 + n, payload=b"x" * 1024 * 1024)])
+    tracemalloc.start()
+    try:
+        await other.add([new(300)])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * 1024 * 1024
+    assert len(await other.find(Filter(), limit=999)) == 102
     for engine in (one, other):
         await engine.close()
 

@@ -19,6 +19,7 @@ log = logging.getLogger("qo.engines.replicated_log")
 _MAX_WINDOW = 32  # records that are read at the same time
 _MAX_EXPECTED = 128  # the same, of a process that loses races against busy writers and must find the end with one read
 _MAX_WINDOW_BYTES = 4 * 1024 * 1024  # of patchsets; fewer records are read at the same time if they are larger
+_MAX_HELD_BYTES = 16 * 1024 * 1024  # of patchsets that wait to be applied
 _MAX_MERGED = 4  # merged records that are read at the same time; each may have megabytes
 _MAX_LOADS = 3  # of a replica in one run
 
@@ -108,26 +109,48 @@ class CatchUp:
                 continue
             # Later windows end with a block, so that the next one can be read from a merged record.
             end = first + window if is_first else min(first + window, block.last + 1)
-            found = await in_parallel(self._get, range(first, end), max_concurrent=_MAX_EXPECTED)
+            found = await self._read(range(first, end))
             records, is_first = _unbroken(found), False
             await self.check_floor(first)
             await self._apply(records)
             if len(records) < len(found) and isinstance(damage := found[len(records)], DamagedRecord):
                 raise damage
             size = sum(len(record.patchset) for record in records)
-            if len(records) < end - first:
+            if len(records) < len(found):
                 self._proof.proved(start)
                 step = self._live.replica.upgrade() if self._live.is_open else None
                 if step is None:
                     self._expect(self._live.position.seq - before, size)
                     return
                 await append_step(self._records, self._live.position, step)
+            del found, records  # before the next ones are read
             window = min(2 * window, _MAX_WINDOW) if size <= _MAX_WINDOW_BYTES else max(window // 2, 1)
 
     def _expect(self, records: int, size: int) -> None:
         """Remember how many records the next catch-up may find, unless they are large."""
         expected = max(records + 1, self._expected // 2)
         self._expected = min(expected, _MAX_EXPECTED if size <= _MAX_WINDOW_BYTES else 1)
+
+    async def _read(self, numbers: range) -> list[LogRecord | DamagedRecord | None]:
+        """Read records at the same time, the first at least. Those that exceed the limit are dropped, and read later.
+
+        How large a record is, is known only after it was read, and those before it may have been small.
+        """
+        held, dropped = 0, set[int]()
+
+        async def get(seq: int) -> LogRecord | DamagedRecord | None:
+            nonlocal held
+            is_allowed = held <= _MAX_HELD_BYTES or seq == numbers[0]
+            record = await self._get(seq) if is_allowed else None
+            size = len(record.patchset) if isinstance(record, LogRecord) else 0
+            if seq > numbers[0] and (not is_allowed or held + size > _MAX_HELD_BYTES):
+                dropped.add(seq)
+                return None
+            held += size
+            return record
+
+        found = await in_parallel(get, numbers, max_concurrent=_MAX_EXPECTED)
+        return found[: min(dropped, default=numbers.stop) - numbers[0]]
 
     async def _get(self, seq: int) -> LogRecord | DamagedRecord | None:
         """The record, or what is wrong with it: the records before it are applied all the same."""
