@@ -12,7 +12,7 @@ import pytest
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.postgres.lanes import PostgresLanes
-from qo.errors import StorageError
+from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Change, Filter, Status, Task, cancel, complete, fail, set_priority
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
@@ -230,6 +230,28 @@ async def test_a_task_whose_new_lane_is_removed_before_its_priority_changes_gets
     assert await engine.apply(changes) == [True, False, True]
     assert [(task.id, task.priority) for task in await claim(engine)] == [(task_id(1), 0)]
     assert await wrong(url) == []
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+async def test_an_error_after_a_part_of_the_changes_says_that_their_outcome_is_unknown(
+    engine: PostgresEngine, db: Db, monkeypatch: pytest.MonkeyPatch, *, is_complete: bool
+) -> None:
+    await engine.add([new(1), new(2, type="other")])
+    make = PostgresLanes.make
+
+    async def make_and_remove(lanes: PostgresLanes, keys: Any) -> Any:
+        made = await make(lanes, keys)
+        db.execute("DELETE FROM test.tally WHERE lane IN (SELECT n FROM test.lanes WHERE priority = 0)")
+        db.execute("DELETE FROM test.lanes WHERE priority = 0")
+        return made
+
+    (other,) = await claim(engine, types=("other",))
+    monkeypatch.setattr(PostgresLanes, "make", make_and_remove)
+    with pytest.raises(OutcomeUnknown, match=r"1 of 2 changes are written, then: .* keep being removed"):
+        await engine.apply([set_priority(task_id(1), 0), complete(other, b"1") if is_complete else cancel(other.id)])
+    with pytest.raises(StorageError) as raised:
+        await engine.apply([set_priority(task_id(1), 0)])
+    assert type(raised.value) is StorageError
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

@@ -198,8 +198,14 @@ class PostgresTable:
             rows, may_be_done = await self._pool.write("complete", values)
             written.update(task_id for (task_id,) in rows)
         if rest := [change for change in changes if change.id not in written and change.id in valid]:
-            rows, is_repeated = await self._change(rest)
-            written.update(task_id for (task_id,) in rows)
+            try:
+                is_repeated = await self._change(rest, written)
+            except OutcomeUnknown:
+                raise
+            except StorageError as error:
+                if not written:
+                    raise
+                raise OutcomeUnknown(f"{len(written)} of {len(changes)} changes are written, then: {error}") from error
             if (may_be_done or is_repeated) and any(change.id not in written for change in rest):
                 # An attempt that lost its connection may have written the change, and another process a later one.
                 raise OutcomeUnknown(
@@ -207,9 +213,11 @@ class PostgresTable:
                 )
         return [change.id in written for change in changes]
 
-    async def _change(self, changes: Sequence[Change]) -> tuple[Rows, bool]:
-        """Run `change`. A lane that tasks move to may be removed before they are written: then it is created again."""
-        rows: Rows = []
+    async def _change(self, changes: Sequence[Change], written: set[str]) -> bool:
+        """Run `change`, and add the ids of changed tasks to `written`. Returns whether it was repeated.
+
+        A lane that tasks move to may be removed before they are written: then it is created again.
+        """
         is_repeated, left = False, list(changes)
         for _ in range(_MAX_ADD_ATTEMPTS):
             keys = await self._new_lanes({change.id: change.priority for change in left if change.priority is not None})
@@ -217,16 +225,17 @@ class PostgresTable:
                 numbers = await self.lanes.make(keys.values()) if keys else {}
                 lanes = {task_id: numbers[key].lane for task_id, key in keys.items()}
                 values = change_parameters(left, lanes) | {"now": self.now(), "channel": self._pool.address.channel}
-                written, was_repeated = await self._pool.write("change", values)
+                rows, was_repeated = await self._pool.write("change", values)
             except LaneGone:
                 self.lanes.forget(keys.values())
                 continue
-            rows, is_repeated = rows + written, is_repeated or was_repeated
-            refused = {task_id: n for task_id, n in lanes.items() if task_id not in {task_id for (task_id,) in written}}
+            written.update(task_id for (task_id,) in rows)
+            is_repeated = is_repeated or was_repeated
+            refused = {task_id: n for task_id, n in lanes.items() if task_id not in written}
             gone = await self.lanes.removed(refused.values())
             left = [change for change in left if refused.get(change.id) in gone]
             if not left:
-                return rows, is_repeated
+                return is_repeated
         raise StorageError(f"{self._pool.address.shown_url}: the lanes of tasks keep being removed; try again")
 
     async def _new_lanes(self, priorities: Mapping[str, int]) -> dict[str, LaneKey]:
