@@ -4,13 +4,14 @@ The winner of a race can write again without reading, so it would win every time
 enough that a reader can complete a read-modify-write cycle, and contenders that have waited longest retry soonest. A
 writer without contenders does not pause: a loser writes a signal object beside the contended one, and a busy writer
 polls it. The signal says how long an attempt of the loser takes: a process far from the store needs longer gaps than
-one that is near.
+one that is near, and one that has waited long asks for more. All writers poll each second and leave such a gap at once,
+so the long gap of one overlaps with those of the others.
 """
 
 import asyncio
 from contextlib import suppress
 
-from qo.bucket import ANY, Bucket
+from qo.bucket import ANY, Blob, Bucket
 from qo.errors import StorageError
 from qo.ids import new_token, random_fraction
 
@@ -18,11 +19,14 @@ _RETRY_DEADLINE = 60.0
 _BACKOFF_PERIOD = 10.0  # the back-off of a contender shrinks to 0 within this time
 _MIN_ATTEMPT_DURATION = 0.001
 _BACKOFF_FACTOR = 16.0  # a new contender backs off for up to 16 times the duration of one attempt
-_GAP_FACTOR, _MAX_GAP = 3.0, 2.0  # a gap lasts three read-modify-write cycles, and at most 2 s
+_MAX_BACKOFF = 1.0  # seconds: on a busy machine one attempt may take seconds, and a sleeper cannot win
+_GAP_FACTOR, _MAX_GAP = 3.0, 2.0  # a gap lasts three read-modify-write cycles of the writer, up to 2 s
 _SIGNALLED_FACTOR = 2.0  # or two attempts of a loser: one that has begun before the gap fails, and the next succeeds
+_MAX_SIGNALLED = 3.0  # seconds of an attempt that count
+_PLEA_FACTOR = 0.1  # a loser that has waited for more than _BACKOFF_PERIOD signals a tenth of that time, or its attempt
 _WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
 _SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps of a length that a loser needs, so that several of them get their turns
-_POLL_INTERVAL = 1.0  # of a writer that knows of no contenders, or five of its gaps if they are longer
+_POLL_INTERVAL = 1.0  # or five gaps of a writer that knows of no contenders, if they are longer
 _CONTENTION_TIMEOUT = 10.0  # after the last conflict or signal; a loser repeats its signal every 5 s
 _SIGNAL_INTERVAL = 5.0
 _GROWTH = 1.5  # of the duration of an attempt, after which a loser sends the next signal earlier
@@ -38,15 +42,25 @@ class ContentionSignal:
         self._bucket, self._key = bucket, f"{key}.contention"
         self._sent_at, self._sent_duration = float("-inf"), 0.0
         self._seen: str | None = None  # the version at the last poll
-        self.attempt_duration = 0.0  # of the loser that sent the last signal
+        self._has_polled = False
+        self._durations: list[tuple[float, float]] = []  # of attempts of losers, and when they were read
+
+    @property
+    def attempt_duration(self) -> float:
+        """The longest one that was signalled lately. The last signal may be of a loser that is near."""
+        now = asyncio.get_running_loop().time()
+        self._durations = [found for found in self._durations if now - found[1] < _CONTENTION_TIMEOUT]
+        return max((duration for duration, _ in self._durations), default=0.0)
 
     async def send(self, attempt_duration: float) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._sent_at >= _SIGNAL_INTERVAL or attempt_duration > _GROWTH * self._sent_duration:
             self._sent_at, self._sent_duration = now, attempt_duration
             with suppress(*_SIGNAL_ERRORS):  # another loser sends one
-                content = f"{new_token()} {attempt_duration:.3f}"
-                await self._bucket.put(self._key, content.encode(), expected=ANY)
+                stored = await self._bucket.get(self._key)
+                if stored is None or self._is_old(stored) or _duration(stored.data) < attempt_duration:
+                    content = f"{new_token()} {attempt_duration:.3f}"
+                    await self._bucket.put(self._key, content.encode(), expected=ANY)
 
     async def was_sent(self) -> bool:
         """Whether a signal was sent since the last call."""
@@ -55,15 +69,21 @@ class ContentionSignal:
         except _SIGNAL_ERRORS:
             return True
         before, self._seen = self._seen, blob.version if blob else None
-        self.attempt_duration = _duration(blob.data) if blob else 0.0
-        return self._seen != before
+        is_first, self._has_polled = not self._has_polled, True
+        if blob is None or self._seen == before or (is_first and self._is_old(blob)):
+            return False
+        self._durations.append((_duration(blob.data), asyncio.get_running_loop().time()))
+        return True
+
+    def _is_old(self, signal: Blob) -> bool:
+        return self._bucket.now() - signal.written_at > _CONTENTION_TIMEOUT
 
 
 def _duration(signal: bytes) -> float:
     """The duration of an attempt that a signal contains: 0 if it contains none, as those of earlier versions."""
     with suppress(ValueError):
         duration = float(signal.partition(b" ")[2])
-        return duration if 0 < duration <= _MAX_GAP else _MAX_GAP * (duration > _MAX_GAP)
+        return min(duration, _MAX_SIGNALLED) if duration > 0 else 0.0
     return 0.0
 
 
@@ -84,7 +104,10 @@ class WriteAttempts:
     async def report_conflict(self) -> None:
         """Signal the winner that it has contenders."""
         self.had_conflict = True
-        await self._signal.send(self._loop.time() - self.attempted_at)
+        now = self._loop.time()
+        waited = now - self._began
+        patience = _PLEA_FACTOR * waited if waited > _BACKOFF_PERIOD else 0.0
+        await self._signal.send(max(now - self.attempted_at, patience))
 
     async def back_off(self) -> None:
         """Report a conflict, and sleep before the next attempt."""
@@ -93,7 +116,7 @@ class WriteAttempts:
         await self.report_conflict()
         newness = max(0.0, 1 - (now - self._began) / _BACKOFF_PERIOD)
         factor, self._factor = self._factor, min(2 * self._factor, _BACKOFF_FACTOR)
-        await asyncio.sleep(duration * factor * newness * random_fraction())
+        await asyncio.sleep(min(_MAX_BACKOFF, duration * factor) * newness * random_fraction())
 
 
 class WriterFairness:
@@ -122,10 +145,10 @@ class WriterFairness:
     async def begin(self) -> bool:
         """Call before a write. True: a gap was left, so another process may have written; read before writing."""
         loop, must_wait = asyncio.get_running_loop(), False
+        self._start_poll()
         if loop.time() - self._ended < self._gap:  # otherwise the writer was idle for long enough
             if loop.time() - self._writing_since < self._writing_time:
                 return False
-            self._start_poll()
             must_wait = self._is_contended
             if must_wait:
                 await self._leave_gap()
@@ -141,7 +164,7 @@ class WriterFairness:
 
     @property
     def _gap(self) -> float:
-        return min(_MAX_GAP, max(self._own_gap, _SIGNALLED_FACTOR * self._signalled))
+        return max(min(_MAX_GAP, self._own_gap), _SIGNALLED_FACTOR * self._signalled)
 
     @property
     def _own_gap(self) -> float:
@@ -159,6 +182,10 @@ class WriterFairness:
         return max(self._writing_factor * min(_MAX_GAP, self._own_gap), least)
 
     @property
+    def _poll_interval(self) -> float:
+        return max(_POLL_INTERVAL, self._writing_factor * min(_MAX_GAP, self._own_gap) * (not self._is_contended))
+
+    @property
     def _is_contended(self) -> bool:
         return asyncio.get_running_loop().time() < self._contended_until
 
@@ -168,18 +195,22 @@ class WriterFairness:
         await asyncio.sleep(max(0.0, self._gap - gap))  # a signal that was read meanwhile may ask for a longer one
 
     def _start_poll(self) -> None:
-        """Read the signal beside the next writes: a writer without contenders must not wait for it."""
+        """Read the signal beside the next writes: a writer without contenders must not wait for it.
+
+        A writer that pauses for less than the longest gap may leave a distant process too little time, too.
+        """
         now = asyncio.get_running_loop().time()
-        is_due = not self._is_contended or now - self._polled_at >= _SIGNAL_INTERVAL
-        if is_due and self._poll is None:
+        if now - self._ended >= _MAX_GAP:
+            self._polled_at = now  # the first poll follows if it goes on writing
+        if now - self._polled_at >= self._poll_interval and self._poll is None:
             self._polled_at = now
             self._poll = asyncio.get_running_loop().create_task(self._read_signal())
 
     async def _read_signal(self) -> None:
         try:
             if await self._signal.was_sent():
-                if not self._is_contended:
-                    self._writing_since = float("-inf")  # the next write leaves a gap
+                if not self._is_contended or _SIGNALLED_FACTOR * self._signal.attempt_duration > self._own_gap:
+                    self._writing_since = float("-inf")  # the next write leaves a gap, and so do those of other writers
                 self._contended_until = asyncio.get_running_loop().time() + _CONTENTION_TIMEOUT
         finally:
             self._poll = None
