@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from qo.errors import is_size_refusal
+from qo.errors import ObjectTooLarge, is_size_refusal
 
 
 class _Identified(Protocol):
@@ -25,9 +25,14 @@ class GroupCommit(Generic[Item, Answer]):
     """Writes items of concurrent callers in batches. `write` gets distinct ids and answers each item, in order."""
 
     def __init__(
-        self, write: Callable[[Sequence[Item]], Awaitable[list[Answer]]], *, max_batch_size: int = _MAX_BATCH_SIZE
+        self,
+        write: Callable[[Sequence[Item]], Awaitable[list[Answer]]],
+        *,
+        max_batch_size: int = _MAX_BATCH_SIZE,
+        is_repeatable: bool = False,
     ) -> None:
-        self._write = write
+        """`is_repeatable`: an item that may be stored may be written again, as a task with its id."""
+        self._write, self._is_repeatable = write, is_repeatable
         self._max_batch_size = max_batch_size
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -70,7 +75,7 @@ class GroupCommit(Generic[Item, Answer]):
         try:
             answers = await self._write([item for item, _ in batch])
         except Exception as error:  # noqa: BLE001 - goes to every caller of this batch
-            if len(batch) > 1 and is_size_refusal(error):  # only the callers of items that are too large get it
+            if len(batch) > 1 and self._may_divide(error):  # only the callers of items that are too large get it
                 middle = len(batch) // 2
                 await self._write_batch(batch[:middle])
                 await self._write_batch(batch[middle:])
@@ -82,3 +87,7 @@ class GroupCommit(Generic[Item, Answer]):
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
+
+    def _may_divide(self, error: Exception) -> bool:
+        """Whether to write the halves of a batch that was too large. After an unknown outcome they may be stored."""
+        return is_size_refusal(error) if self._is_repeatable else isinstance(error, ObjectTooLarge)

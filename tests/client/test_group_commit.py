@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from qo.errors import ObjectTooLarge, OutcomeUnknown
 from qo.group_commit import GroupCommit
 
 
@@ -135,3 +136,37 @@ async def test_finish_waits_for_every_item() -> None:
     assert all(task.done() for task in commits) or await asyncio.gather(*commits)
     assert len(store.batches) == 2
     await group.finish()
+
+
+class SmallStore:
+    """Refuses a batch with a bad item because of its size, after it has stored the items before it."""
+
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+
+    async def write(self, items: Sequence[Item]) -> list[bool]:
+        for place, item in enumerate(items):
+            if item.bad and place:
+                raise OutcomeUnknown("a part is stored") from ObjectTooLarge(item.id)
+            if item.bad:
+                raise ObjectTooLarge(item.id)
+            self.stored.append(item.id)
+        return [self.stored.count(item.id) == 1 for item in items]
+
+
+async def _commit_all(group: GroupCommit[Item, bool], bad: str) -> list[bool | BaseException]:
+    commits = (group.commit(Item(name, bad=name == bad)) for name in "abcd")
+    return await asyncio.gather(*commits, return_exceptions=True)
+
+
+async def test_only_the_caller_of_an_item_that_is_too_large_gets_an_error() -> None:
+    """The first item is refused before anything is stored."""
+    results = await _commit_all(GroupCommit(SmallStore().write), "a")
+    assert isinstance(results[0], ObjectTooLarge) and results[1:] == [True] * 3
+
+
+async def test_items_that_may_be_stored_are_written_again_only_if_that_is_safe() -> None:
+    results = await _commit_all(GroupCommit(SmallStore().write), "c")
+    assert [type(result) for result in results] == [OutcomeUnknown] * 4
+    results = await _commit_all(GroupCommit(SmallStore().write, is_repeatable=True), "c")
+    assert isinstance(results[2], ObjectTooLarge) and not any(isinstance(results[n], BaseException) for n in (0, 1, 3))

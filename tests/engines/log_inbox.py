@@ -9,7 +9,8 @@ import apsw
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
 from qo.engines.replicated_log.keys import submission_key, submissions_prefix
-from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionInbox
+from qo.engines.replicated_log.submission_batch import SubmissionBatch
+from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.replicated_log.submissions import SubmissionStream, encode_submission
 from qo.ids import new_token
 from qo.sqlite_tables.reader import SqliteReader

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from qo.engines.replicated_log import catch_up, compaction, garbage, record_store, submission_inbox, tail_proof
+from qo.engines.replicated_log import catch_up, compaction, garbage, record_store, submission_batch, tail_proof
 from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpoint, LogCheckpoint, StoredCheckpoint
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.sqlite_tables import patchsets
@@ -58,7 +58,7 @@ async def _read_or_new(self: CheckpointStore) -> StoredCheckpoint:
 _load = CheckpointStore.load
 
 
-def _ingest_without_cursor(self: submission_inbox.SubmissionBatch, table: SqliteTable, now: float) -> None:
+def _ingest_without_cursor(self: submission_batch.SubmissionBatch, table: SqliteTable, now: float) -> None:
     for number, found in self.waiting.items():
         table.add(found.tasks, now)
         self.consumed.append(number)
@@ -119,7 +119,7 @@ MUTANTS = {
         "engines/test_log_simulation.py::test_nothing_is_lost_and_nothing_happens_twice",
     ),
     "submissions have no cursor": Mutant(
-        submission_inbox.SubmissionBatch,
+        submission_batch.SubmissionBatch,
         "ingest",
         _ingest_without_cursor,
         "engines/test_log_submissions.py::test_a_late_duplicate_after_consumption",

@@ -84,6 +84,34 @@ def test_the_signal_of_a_near_loser_does_not_replace_that_of_a_distant_one() -> 
     assert run(poll()) == (True, 0.2)
 
 
+def test_a_loser_renews_its_own_signal_although_its_attempts_got_shorter() -> None:
+    async def poll() -> list[bool]:
+        bucket = MemoryBucket(ManualClock())
+        writer, loser = ContentionSignal(bucket, KEY), ContentionSignal(bucket, KEY)
+        polls = list[bool]()
+        for duration in (0.2, 0.19, 0.1):
+            await loser.send(duration)
+            polls.append(await writer.was_sent())
+            await pass_time(6)
+        return polls
+
+    assert run(poll()) == [True, True, True]
+
+
+def test_a_near_loser_replaces_the_signal_of_a_distant_one_that_has_ended() -> None:
+    async def poll() -> list[bool]:
+        clock = ManualClock()
+        bucket = MemoryBucket(clock)
+        writer, far, near = (ContentionSignal(bucket, KEY) for _ in range(3))
+        await far.send(0.2)
+        polls = [await writer.was_sent()]
+        clock.advance(6)
+        await near.send(0.02)
+        return [*polls, await writer.was_sent()]
+
+    assert run(poll()) == [True, True]
+
+
 def test_a_writer_remembers_the_longest_attempt_for_a_while() -> None:
     async def poll() -> list[float]:
         clock = ManualClock()

@@ -9,7 +9,8 @@ from qo.buckets.memory import MemoryBucket
 from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpoint
 from qo.engines.replicated_log.keys import submission_key
 from qo.engines.replicated_log.log_meta import read_meta
-from qo.engines.replicated_log.submission_inbox import SubmissionInbox, forget_producers, old_producers
+from qo.engines.replicated_log.submission_batch import forget_producers, old_producers
+from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.replicated_log.submissions import MAX_PAYLOADS, MAX_TASKS, SubmissionStream, encode_submission
 from qo.engines.replicated_log.tail_proof import TailProof
 from qo.errors import InvalidTask, OutcomeUnknown, Refused

@@ -9,8 +9,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
-from qo.engines.replicated_log import LogOptions
-from qo.engines.replicated_log import engine as log_engine
+from qo.engines.replicated_log import LogOptions, inbox_choice
 from qo.errors import Refused
 from qo.testing.samples import claim, claim_request, new
 from tests.engines.bucket_troubles import SlowBucket
@@ -26,7 +25,7 @@ async def queue() -> Queue:
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every queue is too large to load it for one submission."""
-    monkeypatch.setattr(log_engine, "_MAX_LOADED_BYTES", -1)
+    monkeypatch.setattr(inbox_choice, "_MAX_LOADED_BYTES", -1)
 
 
 async def test_a_new_queue_may_begin_with_its_inbox() -> None:

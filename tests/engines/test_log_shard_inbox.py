@@ -9,7 +9,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.engines.replicated_log import ReplicatedLogEngine
 from qo.engines.replicated_log.record_store import DamagedRecord
 from qo.engines.replicated_log.shard_inbox import IngestCall, ShardInbox
-from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionNumber, WaitingSubmission
+from qo.engines.replicated_log.submission_batch import SubmissionBatch, SubmissionNumber, WaitingSubmission
 from qo.engines.replicated_log.submissions import Age
 from qo.errors import NewerFormat, Refused, StorageError
 from qo.ids import new_token
@@ -64,7 +64,7 @@ def test_a_reader_does_not_wait_for_work_that_a_busy_process_starts_again_and_ag
     assert run(read()) == [7]
 
 
-class Moody(MemoryBucket):
+class FailingBucket(MemoryBucket):
     """Raises an error for listings or writes while there is one."""
 
     list_error: StorageError | None = None
@@ -84,10 +84,10 @@ class Moody(MemoryBucket):
             yield key
 
 
-async def _open_reader() -> tuple[ReplicatedLogEngine, Moody]:
+async def _open_reader() -> tuple[ReplicatedLogEngine, FailingBucket]:
     """A process that has read the log, and its bucket. A task waits in the inbox since."""
     queue = await Queue().create()
-    bucket = Moody(queue.clock)
+    bucket = FailingBucket(queue.clock)
     bucket.__dict__ |= queue.bucket.__dict__
     reader = queue.engine(bucket=bucket)
     assert await _number_found(reader) == 1
@@ -129,19 +129,45 @@ def test_a_reader_without_permission_seldom_tries_to_add() -> None:
     assert run(read()) <= 4
 
 
-def test_a_listing_that_fails_fails_no_read_and_no_claim(caplog: pytest.LogCaptureFixture) -> None:
-    async def read() -> list[Task]:
+def test_a_listing_that_fails_fails_no_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def read() -> None:
         reader, bucket = await _open_reader()
         bucket.list_error = StorageError("slow down")
         assert await _number_found(reader) == 1
         assert sum((await reader.count("b")).values()) == 0
         assert await reader.get([new_token()]) == [None]
-        await pass_time(2)
-        assert await claim(reader) == []
-        bucket.list_error = None
-        claimed = await claim(reader)
         await reader.close()
+
+    run(read())
+    assert "slow down" in caplog.text
+
+
+def test_a_claim_fails_if_it_finds_no_task_and_cannot_list_the_inbox() -> None:
+    """A worker that drains the queue would end otherwise, although tasks wait."""
+
+    async def work() -> list[Task]:
+        worker, bucket = await _open_reader()
+        bucket.list_error = StorageError("slow down")
+        await pass_time(2)
+        with pytest.raises(StorageError, match="slow down"):
+            await claim(worker)
+        bucket.list_error = None
+        claimed = await claim(worker)
+        await worker.close()
         return claimed
 
-    assert len(run(read())) == 1
-    assert "slow down" in caplog.text
+    assert len(run(work())) == 1
+
+
+def test_a_worker_that_may_not_list_the_inbox_claims_what_others_add() -> None:
+    async def work() -> list[Task]:
+        worker, bucket = await _open_reader()
+        bucket.list_error = Refused("these credentials may not list")
+        await pass_time(2)
+        assert await claim(worker) == []
+        await worker.add([new(1)])
+        claimed = await claim(worker)
+        await worker.close()
+        return claimed
+
+    assert len(run(work())) == 1

@@ -8,7 +8,7 @@ import pytest
 from qo.buckets.request_counter import CountingBucket
 from qo.client import Client
 from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
-from qo.engines.replicated_log.submission_inbox import SubmissionBatch
+from qo.engines.replicated_log.submission_batch import SubmissionBatch
 from qo.errors import ObjectTooLarge
 from qo.model import FINISHED, Filter, Status, Task, complete
 from qo.tasks import Registry, make_handler, make_options

@@ -7,7 +7,8 @@ import pytest
 
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
-from qo.engines.replicated_log.submission_inbox import SubmissionInbox, forget_producers, old_producers
+from qo.engines.replicated_log.submission_batch import forget_producers, old_producers
+from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.replicated_log.submissions import SubmissionStream
 from qo.errors import BadBatch, OutcomeUnknown
 from qo.testing import Faults, FaultyBucket, ManualClock

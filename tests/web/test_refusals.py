@@ -14,7 +14,7 @@ from qo.codec import parse_json
 from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
-from qo.errors import Conflict, InvalidTask, LeaseLost, ObjectTooLarge, OutcomeUnknown, StorageError
+from qo.errors import Conflict, InvalidTask, LeaseLost, ObjectTooLarge, OutcomeUnknown, StorageError, is_size_refusal
 from qo.model import Added, Change, Counts, NewTask, Note, Status
 from qo.testing.samples import new
 from qo.testing.samples import task_id as id_of
@@ -141,6 +141,15 @@ def test_large_bodies_are_refused_whether_announced_or_not(one_server: Served):
     assert one_server.client.post("/api/v1/tasks", content=pieces, headers=JSON).status_code == 413
 
 
+def _too_large(*, is_partial: bool) -> StorageError:
+    error = ObjectTooLarge("s3://secret refuses a record")
+    if not is_partial:
+        return error
+    unknown = OutcomeUnknown("1 of 2 items are stored")
+    unknown.__cause__ = error
+    return unknown
+
+
 class Broken(MemoryEngine):
     """A store that is not itself today."""
 
@@ -157,7 +166,8 @@ class Broken(MemoryEngine):
     [
         (StorageError("postgresql://user:secret@host is away"), 503),
         (OutcomeUnknown("the answer was lost: secret"), 503),
-        (ObjectTooLarge("s3://secret refuses a record because of its size"), 413),
+        (_too_large(is_partial=False), 413),
+        (_too_large(is_partial=True), 413),
         (LeaseLost("not yours"), 409),
         (Conflict("someone was faster"), 409),
         (RuntimeError("a secret"), 500),
@@ -172,7 +182,8 @@ def test_trouble_of_the_store_is_told_without_details(error: Exception, status: 
         assert (str(error) in caplog.text) is (status in {413, 500, 503})
 
 
-def test_a_client_of_the_engine_port_is_told_that_a_task_is_too_large_for_the_store():
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_a_client_of_the_engine_port_is_told_that_a_task_is_too_large_for_the_store(*, is_partial: bool):
     """Not that the store is away: it would repeat the request for ever."""
 
     async def add(url: str) -> None:
@@ -183,8 +194,10 @@ def test_a_client_of_the_engine_port_is_told_that_a_task_is_too_large_for_the_st
         finally:
             await engine.close()
 
-    with served(Broken(ObjectTooLarge("the store refuses a record"))) as api, pytest.raises(ObjectTooLarge):
+    expected = OutcomeUnknown if is_partial else ObjectTooLarge
+    with served(Broken(_too_large(is_partial=is_partial))) as api, pytest.raises(expected) as raised:
         asyncio.run(add(api.url))
+    assert is_size_refusal(raised.value)
 
 
 class Absent(MemoryEngine):

@@ -128,7 +128,7 @@ class Client:
         self._clock = clock
         self.recorder = StatsRecorder(engine, clock=clock)
         self.transitions = Transitions(self.recorder, clock=clock)
-        self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
+        self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add, is_repeatable=True)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
         self._leases = TaskLeases(self, self._applying, clock)
         self.schedules = SchedulesClient(self, clock)

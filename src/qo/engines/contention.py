@@ -23,7 +23,7 @@ _MAX_BACKOFF = 1.0  # seconds: on a busy machine one attempt may take seconds, a
 _GAP_FACTOR, _MAX_GAP = 3.0, 2.0  # a gap lasts three read-modify-write cycles of the writer, up to 2 s
 _SIGNALLED_FACTOR = 2.0  # or two attempts of a loser: one that has begun before the gap fails, and the next succeeds
 _MAX_SIGNALLED = 3.0  # seconds of an attempt that count
-_PLEA_FACTOR = 0.1  # a loser that has waited for more than _BACKOFF_PERIOD signals a tenth of that time, or its attempt
+_WAITED_FACTOR = 0.1  # a loser that has waited for longer than _BACKOFF_PERIOD signals at least a tenth of that time
 _WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
 _SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps of a length that a loser needs, so that several of them get their turns
 _POLL_INTERVAL = 1.0  # or five gaps of a writer that knows of no contenders, if they are longer
@@ -40,7 +40,7 @@ class ContentionSignal:
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._bucket, self._key = bucket, f"{key}.contention"
-        self._sent_at, self._sent_duration = float("-inf"), 0.0
+        self._sent_at, self._sent_duration, self._sent = float("-inf"), 0.0, ""  # when, what, and its version
         self._seen: str | None = None  # the version at the last poll
         self._has_polled = False
         self._durations: list[tuple[float, float]] = []  # of attempts of losers, and when they were read
@@ -58,9 +58,9 @@ class ContentionSignal:
             self._sent_at, self._sent_duration = now, attempt_duration
             with suppress(*_SIGNAL_ERRORS):  # another loser sends one
                 stored = await self._bucket.get(self._key)
-                if stored is None or self._is_old(stored) or _duration(stored.data) < attempt_duration:
+                if stored is None or stored.version == self._sent or self._replaces(stored, attempt_duration):
                     content = f"{new_token()} {attempt_duration:.3f}"
-                    await self._bucket.put(self._key, content.encode(), expected=ANY)
+                    self._sent = await self._bucket.put(self._key, content.encode(), expected=ANY)
 
     async def was_sent(self) -> bool:
         """Whether a signal was sent since the last call."""
@@ -70,13 +70,17 @@ class ContentionSignal:
             return True
         before, self._seen = self._seen, blob.version if blob else None
         is_first, self._has_polled = not self._has_polled, True
-        if blob is None or self._seen == before or (is_first and self._is_old(blob)):
+        if blob is None or self._seen == before or (is_first and self._age(blob) > _CONTENTION_TIMEOUT):
             return False
         self._durations.append((_duration(blob.data), asyncio.get_running_loop().time()))
         return True
 
-    def _is_old(self, signal: Blob) -> bool:
-        return self._bucket.now() - signal.written_at > _CONTENTION_TIMEOUT
+    def _replaces(self, stored: Blob, attempt_duration: float) -> bool:
+        """Whether to replace the signal of another loser. One that needs longer gaps sends it every 5 s."""
+        return self._age(stored) > _SIGNAL_INTERVAL or _duration(stored.data) < attempt_duration
+
+    def _age(self, signal: Blob) -> float:
+        return self._bucket.now() - signal.written_at
 
 
 def _duration(signal: bytes) -> float:
@@ -106,8 +110,8 @@ class WriteAttempts:
         self.had_conflict = True
         now = self._loop.time()
         waited = now - self._began
-        patience = _PLEA_FACTOR * waited if waited > _BACKOFF_PERIOD else 0.0
-        await self._signal.send(max(now - self.attempted_at, patience))
+        share = _WAITED_FACTOR * waited if waited > _BACKOFF_PERIOD else 0.0
+        await self._signal.send(max(now - self.attempted_at, share))
 
     async def back_off(self) -> None:
         """Report a conflict, and sleep before the next attempt."""

@@ -140,7 +140,10 @@ class HttpClient:
         if status >= 500:  # noqa: PLR2004 - from a proxy, or a server error
             return _FailedAttempt(f"{url} answered {call} with status {status}", was_sent=True)
         if status == _TOO_LARGE:  # for the store, the server, or a proxy in front of it
-            refusal = ObjectTooLarge(str(refusal or f"{url} refuses {call} because of its size; submit less at once"))
+            cause = ObjectTooLarge(str(refusal or f"{url} refuses {call} because of its size; submit less at once"))
+            if isinstance(refusal, OutcomeUnknown):  # a part of the call is stored
+                raise refusal from cause
+            refusal = cause
         final = refusal or StorageError(f"{url} is not a qo server: it answered {call} with {status}")
         raise _refusal(final, is_doubtful=is_doubtful)
 

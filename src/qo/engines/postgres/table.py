@@ -203,7 +203,7 @@ class PostgresTable:
             except OutcomeUnknown:
                 raise
             except StorageError as error:
-                if not written:
+                if not written and not may_be_done:
                     raise
                 raise OutcomeUnknown(f"{len(written)} of {len(changes)} changes are written, then: {error}") from error
             if (may_be_done or is_repeated) and any(change.id not in written for change in rest):

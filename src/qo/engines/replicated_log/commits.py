@@ -210,7 +210,7 @@ class LogCommits(CommitLoop):
     def _after_refusal(self, batch: list[PendingCall]) -> list[list[PendingCall]]:
         """The calls and the submissions of a record that was too large get separate ones; an empty batch only adds.
 
-        Submissions are blamed only for a record that contains nothing else.
+        The inbox gets smaller batches only after a record with nothing but submissions was refused.
         """
         refused, self._refused = self._refused, None
         if refused is not None and batch:
@@ -223,7 +223,7 @@ class LogCommits(CommitLoop):
         if len(batch) <= 1:
             return []
         sizes = [call.size for call in batch]
-        self._max_batch_bytes = max(*sizes, min(self._max_batch_bytes, sum(sizes)) // 2)
+        self._max_batch_bytes = max(1, *sizes, min(self._max_batch_bytes, sum(sizes)) // 2)
         self._writes_until_growth = _WRITES_UNTIL_GROWTH
         middle = len(batch) // 2
         return [batch[:middle], batch[middle:]]

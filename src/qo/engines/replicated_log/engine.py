@@ -1,9 +1,8 @@
 """The engine port for the layout `log`: finds or creates the log, and keeps notes as objects beside it."""
 
 import os
-import re
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from qo.bucket import Bucket
 from qo.clock import Clock, boot_clock, system_clock
@@ -12,9 +11,9 @@ from qo.engine import Engine, Snapshot
 from qo.engines.note_objects import NoteObjects
 from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.quarantine import Quarantine
-from qo.engines.replicated_log.checkpoint import DamagedCheckpoint
+from qo.engines.replicated_log.inbox_choice import InboxChoice
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
-from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
+from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.log_shard import LogShard, new_poller
 from qo.engines.replicated_log.record_batches import write_in_batches
 from qo.engines.replicated_log.record_store import WatchedBucket
@@ -22,9 +21,8 @@ from qo.engines.replicated_log.runner import Runner, SharedRunners, run_inline
 from qo.engines.replicated_log.shard_owners import ShardOwners
 from qo.engines.replicated_log.sharded_log import ShardedLog
 from qo.engines.replicated_log.shared_runs import SharedRuns
-from qo.engines.replicated_log.submissions import MAX_PAYLOADS
 from qo.engines.replicated_log.tail_proof import ProofStart
-from qo.errors import InvalidSetting, Refused, StorageError
+from qo.errors import InvalidSetting, StorageError
 from qo.model import (
     Added,
     Change,
@@ -44,11 +42,6 @@ FORMAT_CHECK_INTERVAL = 10.0  # seconds, before a note is written
 # Transactions write these notes, so they are rows of the tables. All others are objects: a process without a replica
 # reads and writes them.
 _ROW_NOTES = (f"{QUARANTINE}tasks/", f"{QUARANTINE}submissions/")
-
-
-_MAX_LOADED_BYTES = 8 * 1024 * 1024  # of an image that a process loads in order to submit
-_MAX_ID_AGE = 600.0  # seconds
-_NEW_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 class ReplicatedLogEngine(Engine):
@@ -75,7 +68,7 @@ class ReplicatedLogEngine(Engine):
         self._new_runner, self._elapsed, self._wall = new_runner, elapsed, wall
         self._shard: LogShard | ShardedLog | None = None
         self._searches, self._creations = SharedRuns(self._search), SharedRuns(self._create)
-        self._image_sizes: dict[LogShard, int] = {}  # when the first task was submitted
+        self._choice = InboxChoice(self._options, self._clock)
         self._notes = NoteObjects(bucket, Quarantine())
         self._poller = ClaimPoller(self._clock)  # while there is no log
         self.format_checked_at = elapsed()
@@ -190,8 +183,9 @@ class ReplicatedLogEngine(Engine):
             return []
         shard = await self._created()
         if isinstance(shard, ShardedLog):
-            return await shard.add(tasks, self._use_inbox)
-        if await self._use_inbox(shard, tasks):
+            use_inbox = partial(self._choice.use_inbox, shard_count=len(shard.shards))
+            return await shard.add(tasks, use_inbox)
+        if await self._choice.use_inbox(shard, tasks):
             return await shard.submit(tasks)
         now = self._clock()
         at = stamps(now, len(tasks))  # of a batch that is divided
@@ -202,30 +196,6 @@ class ReplicatedLogEngine(Engine):
             return await shard.add_part([tasks[place] for place in places], [at[place] for place in places], now)
 
         return await write_in_batches([len(task.payload) for task in tasks], commit)
-
-    async def _use_inbox(self, shard: LogShard, tasks: Sequence[NewTask]) -> bool:
-        """Whether another process adds the tasks. Nobody learns then whether one of them existed before."""
-        mode = self._options.submit
-        if mode is SubmitMode.DIRECT:
-            return False
-        if any(task.idempotency_key is not None or len(task.payload) > MAX_PAYLOADS for task in tasks):
-            return False
-        if mode is SubmitMode.INBOX:
-            return True
-        now = self._clock()
-        if not all(_is_fresh(task.id, now) for task in tasks):
-            return False
-        if shard.is_open:
-            return shard.prefers_inbox
-        if shard not in self._image_sizes:
-            try:
-                self._image_sizes[shard] = await shard.image_size()
-            except DamagedCheckpoint:
-                raise
-            except Refused:  # the credentials of a producer allow it to submit, and not to read
-                self._image_sizes[shard] = sys.maxsize
-        shards = len(self._shard.shards) if isinstance(self._shard, ShardedLog) else 1
-        return self._image_sizes[shard] > _MAX_LOADED_BYTES // shards
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         shard = await self._found()
@@ -311,12 +281,3 @@ class ReplicatedLogEngine(Engine):
             await self._notes.drop(name)
         elif (shard := await self._found()) is not None:
             await shard.drop_note(name)
-
-
-def _is_fresh(task_id: str, now: float) -> bool:
-    """Whether the id was generated by `new_id` just now, so that no stored task can have it."""
-    digits = task_id[1:8] + task_id[9:13]
-    if not _NEW_ID.fullmatch(task_id):
-        return False
-    age = (int(now * 1000) - int(digits, 16)) & 0xFFFFFFFFFFF  # milliseconds, modulo 44 bits
-    return min(age, 0x100000000000 - age) < _MAX_ID_AGE * 1000

@@ -24,7 +24,7 @@ from qo.engines.replicated_log.record_store import RecordStore
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
 from qo.engines.replicated_log.shard_inbox import ShardInbox
-from qo.engines.replicated_log.submission_inbox import forget_producers, old_producers
+from qo.engines.replicated_log.submission_batch import forget_producers, old_producers
 from qo.engines.replicated_log.submissions import SubmissionStream
 from qo.engines.replicated_log.tail_proof import ProofStart, TailProof
 from qo.engines.table_engine import Answer, TableEngine

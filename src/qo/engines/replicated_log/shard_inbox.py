@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix, submission_key
-from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionInbox, SubmissionNumber
+from qo.engines.replicated_log.submission_batch import SubmissionBatch, SubmissionNumber
+from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.retry import retry
 from qo.errors import Refused, StorageError
 from qo.sqlite_tables.damage import BadRow, DamageFound
@@ -236,6 +237,8 @@ class ShardInbox:
                 await self.scan()
             except StorageError as error:
                 self._looked_at = float("-inf")
+                if type(error) is not Refused:  # a worker must not end because it could not look
+                    raise
                 self._report(error)
 
     async def consume_some(self, commit: Callable[[], Awaitable[object]]) -> int:

@@ -23,6 +23,7 @@ from qo.errors import (
     StorageError,
     TaskNotFound,
     WrongStatus,
+    is_size_refusal,
 )
 from qo.web.http.action_recorder import note_failure
 
@@ -48,6 +49,7 @@ class _Answer(NamedTuple):
     code: str
 
 
+_TOO_LARGE = _Answer(ObjectTooLarge, 413, "too_large")
 _ANSWERS = (
     _Answer(InvalidTask, 400, "invalid"),
     _Answer(InvalidSetting, 400, "invalid"),
@@ -59,7 +61,7 @@ _ANSWERS = (
     _Answer(LeaseLost, 409, "lease_lost"),
     _Answer(Conflict, 409, "conflict"),
     _Answer(DamagedTask, 500, "damaged"),
-    _Answer(ObjectTooLarge, 413, "too_large"),
+    _TOO_LARGE,
     _Answer(StorageError, 503, "store_unavailable"),
 )
 _CODES = {
@@ -101,12 +103,13 @@ def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem
     answer = next((answer for answer in _ANSWERS if isinstance(error, answer.kind)), None)
     if answer is None:
         return of_bugs(request, error)
-    if answer.status == _UNAVAILABLE:  # the message may contain the address of the store, so it is only logged
+    # The message of a storage error may contain the address of the store, so it is only logged.
+    if is_size_refusal(error):  # also if a part is stored: repeating the request would not help
+        log.warning("%s", error)
+        return _response(_TOO_LARGE.status, Problem(error=TOO_LARGE, code=_TOO_LARGE.code), {})
+    if answer.status == _UNAVAILABLE:
         log.warning("the store is unreachable: %s", error)
         return _response(answer.status, Problem(error=STORE_AWAY, code=answer.code), dict(RETRY_AFTER))
-    if answer.kind is ObjectTooLarge:  # likewise
-        log.warning("%s", error)
-        return _response(answer.status, Problem(error=TOO_LARGE, code=answer.code), {})
     problem = Problem(error=str(error), code=answer.code, field=getattr(error, "field", UNSET))
     return _response(answer.status, problem, {})
 

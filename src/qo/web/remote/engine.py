@@ -23,10 +23,10 @@ from qo.errors import (
     DamagedNote,
     InvalidSetting,
     InvalidTask,
-    ObjectTooLarge,
     OutcomeUnknown,
     QoError,
     StorageError,
+    is_size_refusal,
 )
 from qo.model import (
     UNREADABLE,
@@ -322,7 +322,7 @@ def explain(request: Request[Any, Any, Any], error: QoError) -> Response[bytes]:
             return _trouble(400, error)
         case Conflict():
             return _trouble(409, error)
-        case ObjectTooLarge():
+        case _ if is_size_refusal(error):  # repeating the request would not help
             return _trouble(413, error, None if _may_read(request) else TOO_LARGE)
         case OutcomeUnknown() | StorageError():
             return _trouble(503, error, None if _may_read(request) else STORE_AWAY)
