@@ -27,6 +27,7 @@ _WAITED_FACTOR = 0.1  # a loser that has waited for longer than _BACKOFF_PERIOD 
 _WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
 _SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps of a length that a loser needs, so that several of them get their turns
 _POLL_INTERVAL = 1.0  # or five gaps of a writer that knows of no contenders, if they are longer
+_FIRST_POLL_DELAY = 3.0  # seconds in addition, after a pause: an idle process writes some heartbeats within 2 s
 _CONTENTION_TIMEOUT = 10.0  # after the last conflict or signal; a loser repeats its signal every 5 s
 _SIGNAL_INTERVAL = 5.0
 _GROWTH = 1.5  # of the duration of an attempt, after which a loser sends the next signal earlier
@@ -205,7 +206,7 @@ class WriterFairness:
         """
         now = asyncio.get_running_loop().time()
         if now - self._ended >= _MAX_GAP:
-            self._polled_at = now  # the first poll follows if it goes on writing
+            self._polled_at = now + _FIRST_POLL_DELAY  # the first poll follows if it goes on writing
         if now - self._polled_at >= self._poll_interval and self._poll is None:
             self._polled_at = now
             self._poll = asyncio.get_running_loop().create_task(self._read_signal())
