@@ -1,8 +1,8 @@
 """A worker ends when it is told to, even if its store accepts everything and answers nothing."""
 
 import os
+import re
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,9 @@ import pytest
 from qo import sync
 from tests.cli.conftest import Processes
 from tests.servers.postgres import PostgresServer
-from tests.servers.redis import Server, free_port
+from tests.servers.redis import Server
 
 QUICK = ("--lease", "600", "--heartbeat", "1", "--poll", "0.2")
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def family(pid: int) -> list[int]:
@@ -36,9 +31,8 @@ def stores(
     """For each kind of store a URL, and the process that answers there."""
     with psycopg.connect(postgres.url(), autocommit=True) as connection:
         connection.execute("CREATE DATABASE frozen")
-    port = free_port()
-    server = processes.start("serve", "--port", str(port), "--no-monitor")
-    eventually(lambda: listens(port))
+    server = processes.start("serve", "--port", "0", "--no-monitor")
+    port = eventually(lambda: re.search(r"serving at http://127\.0\.0\.1:(\d+)", processes.log(server)))[1]
     return {
         "postgres": (postgres.url("frozen"), postgres.pid()),
         "redis": (f"{redis_server.url}?prefix=frozen", redis_server.pid()),

@@ -11,8 +11,8 @@ from qo.testing.s3_server import S3Server
 from qo.testing.samples import new, stored
 from tests.engines.layouts import LAYOUTS
 from tests.servers.postgres import PostgresServer
-from tests.servers.process import KEYS
-from tests.servers.redis import Server, free_port
+from tests.servers.process import KEYS, free_port
+from tests.servers.redis import Server
 from tests.servers.stumbling_proxy import StumblingProxy
 
 

@@ -4,7 +4,6 @@ import atexit
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.servers.folders import server_folder
+from tests.servers.process import free_port
 
 _ACCOUNTS = ("postgres", "nobody")  # Postgres refuses to run as root
 _SETTINGS = """
@@ -35,7 +35,7 @@ class PostgresServer:
         self._account = _account()
         if self._account is not None:
             shutil.chown(folder, self._account)
-        self.port = _free_port()
+        self.port = free_port()
         self._call(
             "initdb",
             "--pgdata",
@@ -128,13 +128,6 @@ def _account() -> str | None:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
     return next(name for name in _ACCOUNTS if name in names)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Servers for tests: started on loopback, ended with the session. A missing one skips at a desk and fails in CI."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -44,12 +45,37 @@ def find(program: str, variable: str, *places: Path) -> str | None:
     return next((path for path in found if path), None) or shutil.which(program)
 
 
+def _own_ports() -> Iterator[int]:
+    """Ports that the system gives to nobody by itself, a part of them for each process of pytest.
+
+    A port of the system's own range may be taken before its server has started, or while the server is restarted: by
+    the server of another test, or by any client.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    first = _FIRST_PORT + int(worker) % _PARTS * _PORTS_OF_PART
+    ports = range(first, first + _PORTS_OF_PART)
+    return itertools.cycle([*ports[os.getpid() % _PORTS_OF_PART :], *ports])
+
+
+_FIRST_PORT, _PARTS, _PORTS_OF_PART = 12_000, 20, 1_000  # Linux gives away the ports from 32,768 on
+_ports = _own_ports()
+
+
+def free_port() -> int:
+    return next(port for port in _ports if _is_free(port))
+
+
 def free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    return [free_port() for _ in range(number)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 @contextlib.contextmanager

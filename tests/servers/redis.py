@@ -14,6 +14,7 @@ import pytest
 
 from tests.conditions import wait_until
 from tests.servers.folders import server_folder
+from tests.servers.process import free_port
 
 _START = 10.0  # seconds
 AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")  # replicas need not wait to begin
@@ -35,13 +36,6 @@ def _from_wheel() -> str | None:
     places = spec.submodule_search_locations if spec else None
     found = (path for place in places or () for name in _NAMES for path in Path(place).rglob(name))
     return next((str(path) for path in found if os.access(path, os.X_OK)), None)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:
