@@ -6,8 +6,9 @@ Everything that happens follows from the seed: time is simulated, and random num
 import asyncio
 import os
 import random
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
@@ -32,14 +33,35 @@ TRUST, MIN_RECORD_AGE = 10.0, 25.0
 OPTIONS = LogOptions(block_size=4, image_threshold=1, min_record_age=MIN_RECORD_AGE, trust=TRUST)
 
 
+class DigitsOfThread(deque[str]):
+    """Random digits for the ids of one thread. The others draw fresh ones."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def popleft(self) -> str:
+        if threading.get_ident() != self._thread:
+            raise IndexError
+        return super().popleft()
+
+    def extend(self, digits: Iterable[str], /) -> None:
+        if threading.get_ident() == self._thread:
+            super().extend(digits)
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[random.Random]:
-    """Draw the ids and the jitter of qo from a seed."""
-    dice = random.Random(seed)
+    """Draw the ids and the jitter of qo in this thread from a seed. Threads of other tests draw as before."""
+    dice, thread, urandom = random.Random(seed), threading.get_ident(), os.urandom
+
+    def random_bytes(size: int) -> bytes:
+        return dice.randbytes(size) if threading.get_ident() == thread else urandom(size)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "urandom", dice.randbytes)
-        patch.setattr("random._urandom", dice.randbytes)
-        patch.setattr("qo.ids._random_digits", deque())
+        patch.setattr(os, "urandom", random_bytes)
+        patch.setattr("random._urandom", random_bytes)
+        patch.setattr("qo.ids._random_digits", DigitsOfThread(thread))
         yield dice
 
 

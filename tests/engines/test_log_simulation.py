@@ -4,9 +4,11 @@
 """
 
 import os
+import threading
 
 import pytest
 
+from qo.ids import new_token, random_fraction
 from qo.testing.clock import simulate
 from tests.engines.log_world import live, seeded
 
@@ -28,8 +30,21 @@ def test_nothing_is_lost_and_nothing_happens_twice(first: int, shards: int) -> N
 
 
 def test_a_seed_repeats_a_history() -> None:
-    stored = []
-    for _ in range(2):
-        with seeded(1) as dice:
-            stored.append(simulate(live(dice, seconds=15.0), 1).store.changes)
+    """Also while another thread draws ids, as those of servers and clients of other tests do."""
+    stored, is_over = [], threading.Event()
+
+    def draw() -> None:
+        while not is_over.wait(0.001):
+            new_token()
+            random_fraction()
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        for _ in range(2):
+            with seeded(1) as dice:
+                stored.append(simulate(live(dice, seconds=15.0), 1).store.changes)
+    finally:
+        is_over.set()
+        other.join()
     assert stored[0] == stored[1]

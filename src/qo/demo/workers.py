@@ -48,8 +48,12 @@ class DemoWorkers:
         return " ".join(["qo", *command])
 
     def kill(self, name: str, pid: int) -> None:
-        """Send SIGKILL to the worker's process and to its supervisor, which would replace it."""
+        """Send SIGKILL to the worker's process and to its supervisor, which would replace it.
+
+        The process is stopped first: when its supervisor ends, it hands its tasks back.
+        """
         supervisor = self._running.pop(name)
+        os.kill(pid, signal.SIGSTOP)
         for each in (supervisor.pid, pid):
             os.kill(each, signal.SIGKILL)
         supervisor.wait()
