@@ -4,7 +4,7 @@ import asyncio
 import resource
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import httpx
 import msgspec
@@ -14,7 +14,7 @@ from qo import wire
 from qo.client import Client
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
-from qo.errors import KeyReused, StorageError
+from qo.errors import KeyReused
 from qo.model import ClaimRequest, Filter, Task, release
 from qo.testing.samples import claim_one, new, task_id
 from qo.web.callers import Scope
@@ -71,27 +71,6 @@ async def test_a_list_ends_early_and_says_where_to_go_on(engine: Watched) -> Non
     assert sorted(seen) == [task_id(n) for n in range(NUMBER)]
     assert pages == 4
     assert engine.largest <= LARGE
-
-
-class Counting(MemoryEngine):
-    at_once = most = 0
-
-    async def find(self, where: Filter, **more: Any) -> list[Task]:
-        if where.types:  # not one of the server's own reads
-            self.at_once += 1
-            self.most = max(self.most, self.at_once)
-            await asyncio.sleep(0)
-            self.at_once -= 1
-        if where.types == ("broken",):
-            raise StorageError("cannot be read")
-        return await super().find(where, **more)
-
-
-async def test_few_pages_are_read_at_once_and_a_failed_read_frees_its_turn() -> None:
-    async with in_process(Client(engine := Counting())) as http:
-        pages = [http.get("/api/v1/tasks", params={"type": ("fine", "broken")[n % 2]}) for n in range(40)]
-        assert [answer.status_code for answer in await asyncio.gather(*pages)] == [200, 503] * 20
-    assert 1 < engine.most <= 4
 
 
 async def test_a_page_by_offset_keeps_its_length_and_leaves_values_out(engine: Watched) -> None:

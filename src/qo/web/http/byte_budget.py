@@ -108,7 +108,9 @@ async def values_within(engine: Engine, tasks: list[Task], *, budget: int = RESP
 
 
 async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = RESPONSE_BYTES) -> list[Task | None]:
-    """Like `Engine.get`, for as many of the first ids as fit into the budget."""
+    """Like `Engine.get`, for as many of the first ids as fit into the budget. A single task is no page."""
+    if len(ids) == 1:
+        return await engine.get(ids)
     tasks: list[Task | None] = []
     size, step = 0, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP
     async with _page_turn(engine):
