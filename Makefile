@@ -15,7 +15,7 @@ SCRATCH = $(shell sh tests/servers/scratch.sh)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test torture compile model check bench format lock clean
+.PHONY: help demo docs deployment test torture compile model check bench format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
@@ -27,6 +27,10 @@ demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, a schedule
 docs: $(VENV)/documenter  ## build the documentation site in build/site, with the Python API from the code
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict
 	@echo "open build/site/index.html"
+
+# The schemas of Kubernetes are 100 MB, so `make test` does without them.
+deployment: $(VENV)/validator  ## check the files of docs/deployment.md: manifests against the schemas of Kubernetes, the Dockerfile with hadolint
+	PATH="$(CURDIR)/$(VENV)/validators/bin:$$PATH" $(VENV)/validators/bin/python tests/docs/deployment_files.py
 
 # Six processes for two cores: a test waits for other processes, for a browser or for a lock half of its time.
 test: WORKERS ?= 6
@@ -96,6 +100,11 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 $(VENV)/documenter: $(VENV)/bin/python requirements/docs.txt
 	$(PYTHON) -m venv --without-pip $(VENV)/site
 	$(call install,$(VENV)/site,--require-hashes -r requirements/docs.txt)
+	@touch $@
+
+$(VENV)/validator: $(VENV)/bin/python requirements/deployment.txt
+	$(PYTHON) -m venv --without-pip $(VENV)/validators
+	$(call install,$(VENV)/validators,--require-hashes -r requirements/deployment.txt)
 	@touch $@
 
 # Test servers whose dependencies conflict with ours, or that are not Python packages. The others are in requirements/dev.txt.

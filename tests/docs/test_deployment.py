@@ -1,9 +1,12 @@
 """What the page about deployment says: units, manifests and images have options that exist, and probes that pass."""
 
 import configparser
+import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -16,8 +19,9 @@ import yaml
 from click.testing import CliRunner
 
 from qo.cli import main
+from tests.conditions import wait_until
 from tests.docs.commands import check_command
-from tests.servers.process import free_ports, running
+from tests.servers.process import free_port, free_ports, running
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
@@ -68,10 +72,65 @@ def test_the_services_of_compose_are_valid() -> None:
     assert seconds(worker["stop_grace_period"]) >= seconds(option(worker["command"], "--grace")) + MARGIN
 
 
-def test_the_image_starts_a_worker_that_gets_signals() -> None:
+def image_command() -> list[str]:
+    """The command of a container without arguments, with this Python's `qo`."""
     lines = dict(line.split(" ", 1) for line in files("dockerfile")["Dockerfile"].splitlines() if line)
-    assert yaml.safe_load(lines["ENTRYPOINT"]) == ["qo"]
-    check_command(yaml.safe_load(lines["CMD"]))
+    (entry,) = yaml.safe_load(lines["ENTRYPOINT"])
+    assert (entry, lines["USER"].isdigit()) == ("qo", True)
+    return [sys.executable, "-m", "qo", *yaml.safe_load(lines["CMD"])]
+
+
+def pod_command() -> list[str]:
+    """The command of the worker's pod, with a port that is free."""
+    args = manifest("worker.yaml")["containers"][0]["args"]
+    args[args.index("--metrics-port") + 1] = str(free_port())
+    return [sys.executable, "-m", "qo", *args]
+
+
+PROJECT = """
+from pathlib import Path
+from time import sleep
+
+import qo
+
+app = qo.App()
+
+
+@app.task
+def finish(path: str) -> None:
+    Path(path).with_suffix(".begun").touch()
+    while not Path(path).exists():
+        sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("command", [image_command, pod_command])
+def test_a_container_of_a_worker_finishes_its_task_after_sigterm(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "myproject").mkdir()
+    (tmp_path / "myproject" / "tasks.py").write_text(PROJECT)
+    environ = {"QO_URL": f"sqlite:///{tmp_path}/qo.db", "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"}
+
+    def run(*words: str) -> str:
+        program = [sys.executable, "-m", "qo", *words]
+        return subprocess.run(program, env=os.environ | environ, check=True, capture_output=True, text=True).stdout
+
+    run(*manifest("worker.yaml")["initContainers"][0]["args"])  # migrate
+    done = tmp_path / "finish"
+    run("submit", "--type", "finish", "--input", json.dumps({"path": str(done)}))
+    words: list[str] = command()
+    with (tmp_path / "log").open("w") as log:
+        worker = subprocess.Popen(words, env=os.environ | environ, cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        wait_until(done.with_suffix(".begun").exists)
+        if "--metrics-port" in words:
+            assert status(int(option(words, "--metrics-port")), "/metrics", "10.1.2.3:9100") == 200
+        worker.send_signal(signal.SIGTERM)
+        done.touch()
+        assert worker.wait(30) == 0, (tmp_path / "log").read_text()
+    finally:
+        worker.kill()
+        worker.wait()
+    assert json.loads(run("--json", "stats"))["completed"] == 1
 
 
 def manifest(name: str) -> Any:
@@ -97,7 +156,7 @@ def status(port: int, path: str, host: str) -> int:
         return int(error.code)
 
 
-def test_the_probes_of_a_pod_pass(tmp_path: Path) -> None:
+def test_the_probes_of_a_pod_and_the_health_check_of_compose_pass(tmp_path: Path) -> None:
     (server,) = manifest("server.yaml")["containers"]
     url, (port,) = f"sqlite:///{tmp_path}/qo.db", free_ports(1)
     made = CliRunner().invoke(main, ["--url", url, "token", "create", "--name", "ops", "--scopes", "admin"])
@@ -110,3 +169,6 @@ def test_the_probes_of_a_pod_pass(tmp_path: Path) -> None:
             ((header, host),) = [tuple(each.values()) for each in probe["httpHeaders"]]
             assert (header, status(port, probe["path"], host)) == ("Host", 200)
             assert status(port, probe["path"], "10.1.2.3:8000") == 400  # what a kubelet sends by itself
+        check = yaml.safe_load(files("yaml")["compose.yaml"])["services"]["server"]["healthcheck"]["test"]
+        assert check[:3] == ["CMD", "python", "-c"]
+        subprocess.run([sys.executable, "-c", check[3].replace("8000", str(port))], check=True)
