@@ -85,10 +85,12 @@ def test_errors_of_all_attempts_are_in_the_result(shop: AppTester) -> None:
 
 def test_signals_are_sent_once_for_each_step(shop: AppTester) -> None:
     seen: list[tuple[str, str]] = []
+    traces: list[str] = []
 
     def record(name: str) -> Any:
         def receive(task_result: Any, **_: Any) -> None:
             seen.append((name, str(task_result.status)))
+            traces[:] = [error.traceback for error in task_result.errors]
 
         return receive
 
@@ -103,6 +105,15 @@ def test_signals_are_sent_once_for_each_step(shop: AppTester) -> None:
             getattr(signals, name).disconnect(receiver)
     assert [name for name, _ in seen] == ["task_enqueued", "task_started", "task_started", "task_finished"]
     assert seen[-1][1] == "FAILED"
+    assert len(traces) == 2 and all("tasks.py" in trace and "no such thing" in trace for trace in traces)
+
+
+def test_a_task_that_exits_has_failed_with_its_exception(shop: AppTester) -> None:
+    result = tasks.leave.enqueue()
+    shop.drain(advance=True)
+    result.refresh()
+    assert (result.status, result.errors[0].exception_class) == ("FAILED", SystemExit)
+    assert result.errors[0].traceback.endswith("SystemExit: 3\n")
 
 
 def test_a_transaction_does_not_delay_a_task_unless_the_option_is_set(shop: AppTester) -> None:

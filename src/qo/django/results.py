@@ -19,6 +19,7 @@ _STATUSES = {
     Status.CANCELLED: TaskResultStatus.FAILED,
 }
 _SUMMARY = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::|$)")  # "ValueError: text" or "package.Error"
+_EXIT = "the handler called sys.exit("  # the summary of a SystemExit
 _OTHER_ERROR = "qo.errors.TaskFailed"  # for failures without an exception of the handler
 
 
@@ -73,6 +74,8 @@ def error_of(text: str, kind: FailureKind | None) -> Any:
     if kind is FailureKind.TIMEOUT and text.startswith("timed out"):
         return TaskError(exception_class_path="builtins.TimeoutError", traceback=text)
     summary, _, trace = text.partition("\n")
+    if summary.startswith(_EXIT):
+        return TaskError(exception_class_path="builtins.SystemExit", traceback=trace)
     name = _SUMMARY.match(summary)
     if name is None or not trace:
         return TaskError(exception_class_path=_OTHER_ERROR, traceback=text)

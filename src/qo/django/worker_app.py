@@ -4,6 +4,7 @@ A worker runs only functions that are declared as tasks in the `tasks` modules o
 the function, but nothing in the store makes a worker import one.
 """
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -72,5 +73,6 @@ def _finish(result: Any, status: Any, error: BaseException | None = None) -> Non
     object.__setattr__(result, "finished_at", timezone.now())
     if error is not None:
         path = f"{type(error).__module__}.{type(error).__qualname__}"
-        result.errors.append(TaskError(exception_class_path=path, traceback=str(error)))
+        trace = "".join(traceback.format_exception(error))
+        result.errors.append(TaskError(exception_class_path=path, traceback=trace))
     signals.task_finished.send_robust(sender=QoBackend, task_result=result)
