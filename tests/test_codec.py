@@ -222,10 +222,9 @@ def test_what_hides_inside_a_program_s_own_type_is_checked_too() -> None:
 # --- tasks
 
 DESIGN = (  # DESIGN.md §3, and what belongs to `error` and to `status`
-    "id queue type status payload result error failure_kind archived_from priority effective_priority needs timeout "
-    "max_retries retry attempt failures available_at lease_expires_at worker_id created_at updated_at started_at "
-    "completed_at idempotency_key "
-    "trace_id run_at batch progress progress_text version"
+    "id queue type status payload result error failure_kind archived_from priority effective_priority needs group "
+    "timeout max_retries retry attempt failures available_at lease_expires_at worker_id created_at updated_at "
+    "started_at completed_at idempotency_key trace_id run_at batch progress progress_text version"
 )
 
 

@@ -91,7 +91,7 @@ async def test_a_client_explains_tasks_of_a_store() -> None:
     await client.cancel(task_id(3))
     assert (await client.explain(task_id(3))).text == "it does not wait: it is cancelled"
     kinds = await client.pending()
-    assert kinds.total() == {"ready": 2, "scheduled": 0, "retrying": 1} and kinds.is_complete
+    assert kinds.total() == {"ready": 2, "scheduled": 0, "retrying": 1, "blocked": 0} and kinds.is_complete
 
 
 async def test_a_deep_queue_is_estimated_from_its_counts() -> None:

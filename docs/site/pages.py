@@ -34,7 +34,15 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
     "app": (
         "Apps and tasks",
         "Each method that blocks has an async form with the prefix `a`: `await send_email.aenqueue(...)`.",
-        ["qo.App", "qo.TaskFunction", "qo.SyncTaskHandle", "!qo.tasks.HandlerOptions", "!qo.RetryPolicy", "!qo.Unique"],
+        [
+            "qo.App",
+            "qo.TaskFunction",
+            "qo.SyncTaskHandle",
+            "!qo.tasks.HandlerOptions",
+            "!qo.RetryPolicy",
+            "!qo.Unique",
+            "!qo.Limit",
+        ],
     ),
     "handlers": (
         "Inside a handler",
@@ -62,6 +70,21 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
             "!qo.client.schedules.ScheduleOptions",
             "!qo.client.schedules.TimingOptions",
             "!qo.ScheduleInfo",
+        ],
+    ),
+    "workflows": (
+        "Workflows",
+        "`app.workflow`, `app.get_workflow` and `task.s`. See [workflows](../workflows.md).",
+        [
+            "qo.Workflow",
+            "qo.Signature",
+            "qo.chain",
+            "qo.group",
+            "qo.WorkflowRun",
+            "!qo.client.workflows.WorkflowView",
+            "!qo.client.workflows.WorkflowNodeView",
+            "qo.current_workflow",
+            "qo.workflow.CurrentWorkflow",
         ],
     ),
     "batches": (

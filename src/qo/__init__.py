@@ -12,6 +12,7 @@ from qo.errors import (
     Fail,
     InvalidSetting,
     InvalidTask,
+    InvalidWorkflow,
     KeyReused,
     LeaseLost,
     NewerFormat,
@@ -25,6 +26,7 @@ from qo.errors import (
     StorageError,
     TaskFailed,
     TaskNotFound,
+    WorkflowNotFound,
     WrongStatus,
 )
 from qo.lazy_names import lazy_names
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from qo.encryption import Encrypted
     from qo.explanation import Explanation
     from qo.hooks import TaskEvent, WorkerContext, WorkerEvent, current_worker
-    from qo.model import Event, Filter, PendingKind, PromotionTimes, RetryPolicy, Status, Task, Unique, cursor
+    from qo.model import Event, Filter, Limit, PendingKind, PromotionTimes, RetryPolicy, Status, Task, Unique, cursor
     from qo.running_task import RunningTask, current_task
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from qo.sync import SyncTaskHandle
     from qo.task_batch import Batch, batch
     from qo.task_queue import tq
+    from qo.workflow import Signature, Workflow, WorkflowRun, chain, current_workflow, group
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -66,13 +69,14 @@ else:
             "qo.encryption": "Encrypted",
             "qo.hooks": "TaskEvent WorkerContext WorkerEvent current_worker",
             "qo.explanation": "Explanation",
-            "qo.model": "Event Filter PendingKind PromotionTimes RetryPolicy Status Task Unique cursor",
+            "qo.model": "Event Filter Limit PendingKind PromotionTimes RetryPolicy Status Task Unique cursor",
             "qo.running_task": "RunningTask current_task",
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
             "qo.sync": "SyncTaskHandle",
             "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
             "qo.task_queue": "tq",
+            "qo.workflow": "Signature Workflow WorkflowRun chain current_workflow group",
         },
     )
 
@@ -97,8 +101,10 @@ __all__ = [
     "InMemoryStorage",
     "InvalidSetting",
     "InvalidTask",
+    "InvalidWorkflow",
     "KeyReused",
     "LeaseLost",
+    "Limit",
     "NewerFormat",
     "ObjectStorage",
     "ObjectTooLarge",
@@ -118,6 +124,7 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleNotFound",
     "Settings",
+    "Signature",
     "Status",
     "StorageError",
     "SyncTaskHandle",
@@ -131,14 +138,20 @@ __all__ = [
     "Unique",
     "WorkerContext",
     "WorkerEvent",
+    "Workflow",
+    "WorkflowNotFound",
+    "WorkflowRun",
     "WrongStatus",
     "__version__",
     "batch",
+    "chain",
     "connect",
     "current_task",
     "current_worker",
+    "current_workflow",
     "cursor",
     "decode",
+    "group",
     "tq",
 ]
 

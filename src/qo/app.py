@@ -23,10 +23,11 @@ from qo.destinations import DEFAULT_URL, destination
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
 from qo.hooks import HookDecorators, Hooks
-from qo.model import Filter, NewTask, RetryPolicy, Task, Unique
+from qo.model import Filter, Limit, NewTask, RetryPolicy, Task, Unique
 from qo.sync import SyncTaskHandle
 from qo.sync_schedules import SyncSchedules
 from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
+from qo.workflow import Signature, Workflow, WorkflowRun
 
 if TYPE_CHECKING:
     from qo.testing.app_tester import AppTester
@@ -68,6 +69,11 @@ class Enqueuer(Generic[P, R]):
         payload = self.handler.arguments.encode(args, kwargs)
         return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | self.options)
 
+    def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
+        """This call as a part of a workflow. Arguments may be handles of other tasks: their results are passed then."""
+        arguments = self.handler.arguments.bind_some(args, kwargs)
+        return Signature(self._app, lambda: background_of(self._app), self.handler, arguments, self._options)
+
     def _connection(self) -> Any:
         connection = self._options.get("connection")
         if connection is not None and inspect.iscoroutinefunction(connection.commit):
@@ -104,6 +110,8 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
         trace_id: str | None = None,
         batch: str | None = None,
         unique: Unique | None = None,
+        limit: Limit | None = None,
+        fair_by: str | None = None,
         connection: Any = None,
     ) -> Enqueuer[P, R]:
         """The same function with other options: `send_email.using(delay=60).enqueue(...)`.
@@ -124,6 +132,8 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
             "trace_id": trace_id,
             "batch": batch,
             "unique": unique,
+            "limit": limit,
+            "fair_by": fair_by,
             "connection": connection,
         }
         return Enqueuer(self._app, self.handler, {name: value for name, value in given.items() if value is not None})
@@ -193,6 +203,8 @@ class App(HookDecorators):
         max_retries: int | None = ...,
         retry: RetryPolicy | None = ...,
         unique: Unique | None = ...,
+        limit: Limit | None = ...,
+        fair_by: str | None = ...,
         rate_limit: float | None = ...,
         concurrency: int | None = ...,
         executor: ExecutorName | None = ...,
@@ -255,6 +267,14 @@ class App(HookDecorators):
         handler.arguments.decode(data)  # raises InvalidTask if the function does not accept the payload
         all_options: dict[str, Any] = {**_declared(handler), **options}
         return describe(self.settings, type, data, **all_options)
+
+    def workflow(self, name: str) -> Workflow:
+        """A new workflow: tasks that wait for each other (docs/workflows.md)."""
+        return Workflow(self, lambda: self._background, name)
+
+    def get_workflow(self, id: str) -> WorkflowRun:
+        """A workflow that was submitted before. Its methods raise WorkflowNotFound if it does not exist."""
+        return WorkflowRun(self._background, self.registry, id)
 
     def submit(self, tasks: Iterable[NewTask]) -> list[str]:
         """Submit many tasks from `describe` at once; returns their ids."""
@@ -361,4 +381,6 @@ def _declared(handler: Handler) -> dict[str, Any]:
         "max_retries": options.max_retries,
         "retry": options.retry,
         "unique": options.unique,
+        "limit": options.limit,
+        "fair_by": options.fair_by,
     }

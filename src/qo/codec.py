@@ -279,6 +279,7 @@ def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json)
         "priority": task.priority,
         "effective_priority": effective_priority(task.priority, task.due_at, task.rank, waited_until),
         "needs": list(task.needs),
+        "group": task.group,
         "timeout": task.timeout,
         "max_retries": task.max_retries,
         "retry": msgspec.to_builtins(task.retry),

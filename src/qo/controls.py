@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidTask
-from qo.model import check_names, check_type, check_types, check_whole
+from qo.fleet_limits.rules import check_scope
+from qo.model import Limit, check_limit, check_names, check_type, check_types, check_whole
 
 _NOTIFY_TIMEOUT = 2.0  # seconds to wait until local workers have read the controls
 
@@ -139,6 +140,24 @@ class ControlsClient:
             if type is None:
                 return replace(now, rate_limit=float(tasks_per_second))
             return replace(now, rate_limits=now.rate_limits | {check_type("type", type): float(tasks_per_second)})
+
+        control = await notes.change(self._engine, notes.CONTROL, notes.Controls, limited)
+        await notify_listeners(hold=False)
+        return control
+
+    async def limit_fleet(self, scope: str, limit: Limit | None) -> notes.Controls:
+        """Limit all workers together: `type:send_email`, `queue:mail` or `key:customer_id=42`.
+
+        It replaces the limit of the code, within about a second. A limit of zeros is no limit; None restores the
+        limit of the code.
+        """
+        check_scope(scope)
+        if limit is not None:
+            check_limit(limit)
+
+        def limited(now: notes.Controls) -> notes.Controls:
+            others = {name: other for name, other in now.limits.items() if name != scope}
+            return replace(now, limits=others if limit is None else {**others, scope: replace(limit, key=None)})
 
         control = await notes.change(self._engine, notes.CONTROL, notes.Controls, limited)
         await notify_listeners(hold=False)

@@ -9,6 +9,8 @@
     ├── EncryptedValue    a payload or result is encrypted with a key that this process does not have
     ├── TaskNotFound      no task has this id
     ├── ScheduleNotFound  no schedule has this name
+    ├── InvalidWorkflow   the graph of a workflow is invalid; nothing was stored
+    ├── WorkflowNotFound  no workflow has this id
     ├── WrongStatus       the task's status does not allow this
     ├── LeaseLost         the task's lease expired, or the task was cancelled
     ├── TaskFailed        the task finished without a result
@@ -92,6 +94,14 @@ class ScheduleNotFound(QoError):
     """No schedule has this name."""
 
 
+class InvalidWorkflow(QoError):
+    """The graph of a workflow is invalid; nothing was stored."""
+
+
+class WorkflowNotFound(QoError):
+    """No workflow has this id."""
+
+
 class WrongStatus(QoError):
     """The task's status does not allow this."""
 
@@ -107,7 +117,7 @@ class TaskFailed(QoError):
         super().__init__(f"task {task.id} is {task.status}: {task.error or 'it has no result'}", task_id=task.id)
         self.task = task
         self.error = task.error  # of the last failed attempt, if there was one
-        self.kind = kind  # error, timeout, lost, unknown_type or cancelled
+        self.kind = kind  # error, timeout, lost, unknown_type, cancelled or parent
 
 
 class ResultTimeout(QoError):

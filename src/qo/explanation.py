@@ -5,10 +5,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from qo import notes
 from qo.clock import iso
 from qo.engine import Engine
+from qo.errors import DamagedNote
+from qo.fleet_limits.limit_status import reasons_to_wait
 from qo.handled_types import Consumers, read_consumers
 from qo.model import (
+    FILLS_RESULTS,
     FINISHED,
     Counts,
     Filter,
@@ -17,16 +21,19 @@ from qo.model import (
     Task,
     effective_rank,
     lane_matcher,
+    node_address,
     pending_kind,
     plural,
 )
 from qo.notes import CONTROL, DEAD_AFTER, Controls, WorkerNote, is_dead, read_or, workers
+from qo.workflows import read_graph
 
+_MAX_PARENTS_NAMED = 5
 _MAX_COMPARED = 1000  # due tasks of the queue that are read to count those before a task
 
 WaitKind = Literal[
-    "finished", "running", "scheduled", "retrying", "paused", "no_worker", "no_capability", "rate_limited", "busy",
-    "position",
+    "finished", "running", "scheduled", "retrying", "blocked", "paused", "no_worker", "no_capability", "limited",
+    "rate_limited", "busy", "position",
 ]  # fmt: skip
 
 
@@ -43,6 +50,13 @@ class TasksBefore(Struct, frozen=True, kw_only=True):
 
     number: int
     is_exact: bool  # False: an upper limit, because there are too many to compare
+
+
+class ParentsLeft(Struct, frozen=True, kw_only=True):
+    """The tasks that a task of a workflow waits for."""
+
+    number: int  # of all its parents
+    left: tuple[str, ...]  # those that have not completed: type, id and status
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -66,12 +80,19 @@ def explain(
     workers: Iterable[WorkerNote] = (),
     consumers: Consumers | None = None,
     before: TasksBefore | None = None,
+    limits: Iterable[str] = (),
+    parents: ParentsLeft | None = None,
     dead_after: float = DEAD_AFTER,
 ) -> Explanation:
-    """Why a task waits at `now`. A task that does not wait has one reason that says so."""
+    """Why a task waits at `now`. A task that does not wait has one reason that says so.
+
+    `limits`: the limits of the fleet that keep it from starting, as text.
+    """
     kind = pending_kind(task, now)
     if kind is None:
         reasons = [_not_waiting(task)]
+    elif kind is PendingKind.BLOCKED:
+        reasons = [_blocked(parents)]
     else:
         alive = [worker for worker in workers if worker.status == "active" and not is_dead(worker, now, dead_after)]
         taken = consumers.taken(now) if consumers else []
@@ -79,6 +100,7 @@ def explain(
             *_due(task, kind, now),
             *_paused(task, controls),
             *_workers(task, alive, taken),
+            *(WaitReason(kind="limited", text=text) for text in limits),
             *_rates(task, controls),
         ]
         if kind is PendingKind.READY:
@@ -106,6 +128,16 @@ def _due(task: Task, kind: PendingKind, now: float) -> list[WaitReason]:
     return []
 
 
+def _blocked(parents: ParentsLeft | None) -> WaitReason:
+    if parents is None:
+        return WaitReason(kind="blocked", text="it waits for other tasks of its workflow, whose graph cannot be read")
+    names = ", ".join(parents.left[:_MAX_PARENTS_NAMED])
+    more = len(parents.left) - _MAX_PARENTS_NAMED
+    of = f"{len(parents.left):,} of {plural(parents.number)}"
+    rest = f", and {more:,} more" if more > 0 else ""
+    return WaitReason(kind="blocked", text=f"it waits for {of} of its workflow: {names}{rest}")
+
+
 def _paused(task: Task, controls: Controls) -> list[WaitReason]:
     texts = []
     if controls.paused:
@@ -127,10 +159,11 @@ def _workers(task: Task, alive: Sequence[WorkerNote], taken: Sequence[tuple[str,
     if not handling:
         text = f"no running worker handles type {task.type} of queue {task.queue}"
         return [WaitReason(kind="no_worker", text=text)]
-    able = [worker for worker in handling if set(task.needs).issubset(worker.capabilities)]
+    needs = [need for need in task.needs if need != FILLS_RESULTS]  # every worker of this build has it
+    able = [worker for worker in handling if set(needs).issubset(worker.capabilities)]
     if not able:
         offered = {name for worker in handling for name in worker.capabilities}
-        missing = [need for need in task.needs if need not in offered] or list(task.needs)
+        missing = [need for need in needs if need not in offered] or needs
         text = f"no running worker that handles type {task.type} has {_names('capability', 'capabilities', missing)}"
         return [WaitReason(kind="no_capability", text=text)]
     if able and all(worker.current_load >= worker.capacity for worker in able):
@@ -178,16 +211,42 @@ async def explain_task(engine: Engine, task: Task, now: float, *, dead_after: fl
     """As `explain`, with what the store holds now. It reads at most `_MAX_COMPARED` tasks."""
     if task.status is not Status.PENDING:
         return explain(task, now, controls=Controls())
-    is_due = pending_kind(task, now) is PendingKind.READY
+    kind = pending_kind(task, now)
+    if kind is PendingKind.BLOCKED:
+        return explain(task, now, controls=Controls(), parents=await _parents_left(engine, task))
+    is_due = kind is PendingKind.READY
+    controls = await read_or(engine, CONTROL, Controls, Controls())
     return explain(
         task,
         now,
-        controls=await read_or(engine, CONTROL, Controls, Controls()),
+        controls=controls,
         workers=await workers(engine),
         consumers=await read_consumers(engine),
         before=await _tasks_before(engine, task, now) if is_due else None,
+        limits=await reasons_to_wait(engine, task, controls, now) if is_due else (),
         dead_after=dead_after,
     )
+
+
+async def _parents_left(engine: Engine, task: Task) -> ParentsLeft | None:
+    address = node_address(task.id)
+    try:
+        graph = None if address is None else await read_graph(engine, address.token)
+    except DamagedNote as error:
+        notes.report(error)
+        return None
+    if address is None or graph is None or address.node >= len(graph.nodes):
+        return None
+    indexes = graph.nodes[address.node].parents
+    left: list[str] = []
+    for start in range(0, len(indexes), _MAX_COMPARED):
+        some = [graph.task_id(index) for index in indexes[start : start + _MAX_COMPARED]]
+        parents = zip(indexes[start:], some, await engine.get_without_values(some), strict=False)
+        for index, task_id, parent in parents:
+            if parent is None or parent.ended_as is not Status.COMPLETED:
+                status = "is missing" if parent is None else f"is {parent.ended_as}"
+                left.append(f"{graph.nodes[index].type} ({task_id}) {status}")
+    return ParentsLeft(number=len(indexes), left=tuple(left))
 
 
 async def _tasks_before(engine: Engine, task: Task, now: float) -> TasksBefore:

@@ -42,8 +42,13 @@ _configured = _Configured()
 
 def logged_task(record: logging.LogRecord) -> Task | None:
     """The task whose handler logged this record. Lines of qo name their tasks themselves."""
-    name = record.name or ""  # a record made from a dict may have none
-    return None if name == "qo" or name.startswith("qo.") else running.get(None)
+    return None if is_of_qo(record) else running.get(None)
+
+
+def is_of_qo(record: logging.LogRecord) -> bool:
+    """Whether qo logged this record, and not a handler."""
+    name = record.name  # a record made from a dict may have none
+    return bool(name) and (name[:3] == "qo." or name == "qo")
 
 
 class TextFormatter(logging.Formatter):

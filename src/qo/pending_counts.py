@@ -1,4 +1,4 @@
-"""How many pending tasks are ready, scheduled and retrying.
+"""How many pending tasks are ready, scheduled, retrying and blocked.
 
 The counts of a store know only the status. Tasks that are due later are found by a search that reads the index of these
 tasks; the rest is ready. The search stops after `MAX_COUNTED` tasks.
@@ -14,7 +14,9 @@ from qo.model import Counts, Filter, PendingKind, Status, cursor, pending_kind
 
 MAX_COUNTED = 20_000  # tasks that are due later; more are not counted one by one
 _PAGE_SIZE = 1000
-_LATER = Filter(statuses=(Status.PENDING,), pending=(PendingKind.SCHEDULED, PendingKind.RETRYING))
+_LATER = Filter(
+    statuses=(Status.PENDING,), pending=tuple(kind for kind in PendingKind if kind is not PendingKind.READY)
+)
 
 Lane = tuple[str, str]  # queue and type
 

@@ -1,9 +1,8 @@
 """The task whose handler is running, as the handler sees it, and the progress that it reports."""
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from math import isfinite
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -14,7 +13,15 @@ from qo.model import FailureKind, Task, is_a
 ProgressReport: TypeAlias = tuple[float, str | None]  # 0 to 1, and what the handler is doing
 
 running: ContextVar[Task] = ContextVar("qo_task")
-reporting: ContextVar[Callable[[ProgressReport], None]] = ContextVar("qo_progress")  # who takes reports of `running`
+
+
+class RunningAttempt(Protocol):
+    """The attempt at the task that is running. It takes the reports, and its identity tells attempts apart."""
+
+    def report_progress(self, report: ProgressReport, /) -> None: ...
+
+
+running_attempt: ContextVar[RunningAttempt] = ContextVar("qo_attempt")
 
 
 class RunningTask(Struct, frozen=True, kw_only=True):
@@ -50,9 +57,9 @@ class RunningTask(Struct, frozen=True, kw_only=True):
             raise InvalidSetting(f"progress({share!r:.40}): the first argument is a number from 0 to 1")
         if text is not None and not isinstance(text, str):
             raise InvalidSetting(f"progress(..., {text!r:.40}): the second argument is text")
-        report = reporting.get(None)
-        if report is not None:
-            report((float(share), text))
+        attempt = running_attempt.get(None)
+        if attempt is not None:
+            attempt.report_progress((float(share), text))
 
 
 _FIELDS = RunningTask.__struct_fields__

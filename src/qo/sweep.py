@@ -14,8 +14,9 @@ from msgspec import Struct
 from qo.clock import Clock
 from qo.engine import Engine, find_pages
 from qo.ids import random_fraction
-from qo.model import EXPIRY_GRACE, WINDOW, Change, Filter, Status, Task, after_expiry, archive, expire
+from qo.model import EXPIRY_GRACE, WINDOW, Change, Filter, Status, Task, after_expiry, archive, expire, node_address
 from qo.transitions import Transitions
+from qo.workflows import open_tokens
 
 log = logging.getLogger("qo.clock")
 _MIN_STEP = 1.0  # seconds; shorter steps are covered by the grace of leases
@@ -211,6 +212,7 @@ class Tidied(Struct, frozen=True, kw_only=True):
 class _Tidying:
     def __init__(self, engine: Engine, page_size: int, window: float) -> None:
         self._engine, self._page_size, self._window = engine, page_size, window
+        self._open_workflows: frozenset[str] | None = None
         self.archived = self.deleted = 0
 
     async def archive(self, statuses: tuple[Status, ...], age: float) -> None:
@@ -236,8 +238,18 @@ class _Tidying:
             await self._delete([task for task in surplus if task.idempotency_key is None])
 
     async def _delete(self, tasks: list[Task]) -> None:
+        tasks = [task for task in tasks if not await self._is_needed(task)]
         if tasks:
             self.deleted += sum(await self._engine.delete([task.id for task in tasks]))
+
+    async def _is_needed(self, task: Task) -> bool:
+        """Whether the task belongs to a workflow in which other tasks have not ended."""
+        address = node_address(task.id)
+        if address is None:
+            return False
+        if self._open_workflows is None:
+            self._open_workflows = await open_tokens(self._engine)
+        return address.token in self._open_workflows
 
     def _pages(self, where: Filter) -> AsyncIterator[list[Task]]:
         return find_pages(self._engine, where, page_size=self._page_size)

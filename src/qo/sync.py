@@ -20,7 +20,7 @@ from qo.encryption import Encrypted
 from qo.engine import Engine
 from qo.errors import InvalidSetting
 from qo.explanation import Explanation
-from qo.model import Change, Event, Filter, NewTask, Status, Task
+from qo.model import Change, Event, Filter, Limit, NewTask, Status, Task
 from qo.notes import Controls, WorkerNote
 from qo.pending_counts import PendingCounts
 from qo.stats import Interval
@@ -176,6 +176,9 @@ class SyncControlsClient:
 
     def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> Controls:
         return self._background.run(self._controls.limit_rate(tasks_per_second, type=type))
+
+    def limit_fleet(self, scope: str, limit: Limit | None) -> Controls:
+        return self._background.run(self._controls.limit_fleet(scope, limit))
 
 
 class SyncClient:

@@ -1,7 +1,7 @@
 """Handlers: the functions of task types, their options, and the encoding of their arguments."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints
@@ -18,8 +18,10 @@ from qo.model import (
     MEDIUM,
     TIMEOUT,
     UNREADABLE,
+    Limit,
     RetryPolicy,
     Unique,
+    check_declared,
     check_name,
     check_names,
     check_number,
@@ -27,6 +29,7 @@ from qo.model import (
     check_type,
     check_unique,
     check_whole,
+    group_by,
     level,
 )
 from qo.schedules.schedule import Schedule
@@ -58,6 +61,8 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     concurrency: int = 0  # concurrent tasks of this type in one worker; 0 for no separate limit
     executor: Executor = Executor.THREAD
     unique: Unique | None = None  # at most one task with the same arguments
+    limit: Limit | None = None  # of all workers together
+    fair_by: str | None = None  # an argument; workers take turns between its values
     time_limit: float | None = None  # seconds for an attempt in this process, instead of the task's timeout
 
 
@@ -134,6 +139,9 @@ def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     check_retry(given.get("retry", DEFAULT_POLICY))
     if "unique" in given:
         _check_unique_arguments(function, check_unique(given["unique"]))
+    if "limit" in given:
+        check_declared(given["limit"])
+    _check_group_argument(function, given.get("limit"), given.get("fair_by"))
     is_async = inspect.iscoroutinefunction(function)
     executor = _executor(given.get("executor", Executor.ASYNC if is_async else Executor.THREAD))
     if executor is Executor.THREAD and is_async:
@@ -154,6 +162,18 @@ def _check_unique_arguments(function: Callable[..., Any], unique: Unique) -> Non
     for name in unique.by:
         if name not in parameters:
             raise InvalidSetting(f"unique.by: {name!r:.80} is not an argument of {function.__name__}")
+
+
+def _check_group_argument(function: Callable[..., Any], limit: Limit | None, fair_by: str | None) -> None:
+    key = group_by(limit, fair_by)
+    if key is None:
+        return
+    field = "fair_by" if limit is None or limit.key is None else "limit.key"
+    parameters = inspect.signature(function).parameters
+    if key not in parameters or parameters[key].kind is inspect.Parameter.VAR_KEYWORD:
+        raise InvalidSetting(f"{field}: {key!r:.80} is not an argument of {function.__name__}")
+    if parameters[key].default is not inspect.Parameter.empty:
+        raise InvalidSetting(f"{field}: {key!r:.80} has a default in {function.__name__}; every task must pass it")
 
 
 def _executor(name: str) -> Executor:
@@ -197,6 +217,7 @@ class SignatureArguments:
             fields.append((parameter.name, kind | msgspec.UnsetType if default else kind, *default))
         names = list(self._signature.parameters)
         self._takes_raw = names[0] if len(names) == 1 and hints.get(names[0]) is bytes else None
+        self._types = {field[0]: field[1] for field in fields}
         self._struct = self._build(fields)
         self._decoder = msgspec.json.Decoder(self._struct)
 
@@ -213,13 +234,45 @@ class SignatureArguments:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidTask("payload", f"{self._name}() {error}") from error
+        payload = encode_value(self._by_name(bound))
+        self.decode(payload)
+        return payload
+
+    def _by_name(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         named = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 named |= named.pop(parameter.name, {})
-        payload = encode_value(named)
-        self.decode(payload)
-        return payload
+        return named
+
+    def bind_some(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name. Some may be missing."""
+        try:
+            return self._by_name(self._signature.bind_partial(*args, **kwargs))
+        except TypeError as error:
+            raise InvalidTask("payload", f"{self._name}() {error}") from error
+
+    def check_given(self, named: Mapping[str, Any]) -> None:
+        """Validate each of these arguments alone. Raises InvalidTask."""
+        for name, value in named.items():
+            data = encode_value(value)
+            try:
+                msgspec.json.decode(data, type=self._types.get(name, Any))
+            except UNREADABLE as error:
+                raise InvalidTask("payload", f"{self._name}() does not accept {name}: {error}") from error
+
+    def first_missing(self, named: Mapping[str, Any]) -> str | None:
+        """The first argument that has no default and is not in `named`."""
+        empty, several = inspect.Parameter.empty, inspect.Parameter.VAR_KEYWORD
+        for parameter in self._signature.parameters.values():
+            if parameter.default is empty and parameter.kind is not several and parameter.name not in named:
+                return parameter.name
+        return None
+
+    def encode_given(self, named: Mapping[str, Any], unknown: Collection[str]) -> bytes:
+        """The payload of a call in which the values of some arguments are not known yet."""
+        self.check_given({name: value for name, value in named.items() if name not in unknown})
+        return encode_value(named)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if payload[:1] == _RAW:

@@ -53,7 +53,8 @@ def test_a_name_means_its_newest_batch(call: Any) -> None:
     batch = new_batch_id("thumbnails")
     call("submit", "--type", "t", "--batch", batch)
     assert call.json("batch", "show", "thumbnails")["id"] == batch
-    assert call.json("batch", "show", "unknown")["total"] == 0
+    for words in (("show", "unknown"), ("watch", "unknown")):
+        assert "there is no batch unknown" in call.error("batch", *words, code=3)["error"]
 
 
 def test_the_tasks_of_a_batch_are_listed_and_cancelled_together(call: Any) -> None:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 import qo.sync
 from qo.cli import main
+from qo.cli.group import COMMANDS, OTHER_NAMES
 
 
 def work(call: Any) -> None:
@@ -29,7 +30,7 @@ def test_a_task_runs_now_or_at_another_time(call: Any) -> None:
     (refused,) = call.json("run-now", task_id, code=4)["refused"]
     assert "is due already" in refused["error"]
     assert call.json("reschedule", task_id, "--in", "2h")["done"] == 1
-    assert call.json("stats")["pending_kinds"] == {"ready": 0, "scheduled": 1, "retrying": 0}
+    assert call.json("stats")["pending_kinds"] == {"ready": 0, "scheduled": 1, "retrying": 0, "blocked": 0}
     call("reschedule", task_id, "--at", "2040-01-31T08:00:00Z")
     assert call.json("status", task_id)["available_at"] == "2040-01-31T08:00:00.000Z"
 
@@ -141,6 +142,19 @@ def test_a_listing_searches_and_sorts(call: Any) -> None:
 def test_a_mistyped_command_is_corrected(call: Any) -> None:
     assert "Did you mean 'qo submit'" in call.error("sumbit", code=2)["error"]
     assert "No such command" in call.error("xyzzy", code=2)["error"]
+    for other, meant in (("show", "status"), ("retry", "replay"), ("cron", "schedules"), ("log", "logs")):
+        assert f"Did you mean 'qo {meant}'" in call.error(other, code=2)["error"]
+
+
+def test_other_names_name_no_command_and_mean_one() -> None:
+    assert not OTHER_NAMES.keys() & COMMANDS.keys()
+    assert {name for names in OTHER_NAMES.values() for name in names} <= COMMANDS.keys()
+
+
+def test_what_is_no_id_is_refused(call: Any) -> None:
+    call.submit()
+    for word in ("nothing", "0f0", "0f01x"):
+        assert "not an id, nor the first 4 or more digits of one" in call.error("status", word, code=2)["error"]
     assert "--status" in call.error("list", "--stauts", "failed", code=2)["error"]
 
 

@@ -15,7 +15,7 @@ from qo.cli import main
 from qo.cli.output import duration
 from qo.cli.rich_output import bar, task_table
 from qo.clock import system_clock
-from qo.model import ANY, FailureKind, Status, complete
+from qo.model import ANY, FailureKind, Status, after_error, complete
 from qo.model.life_cycle import NOW, sample
 from qo.notes import WORKERS, WorkerNote
 from qo.terminal_text import clean, clean_lines
@@ -25,7 +25,7 @@ HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\
 NOWHERE = "0f0190a4-0000-8000-8000-000000000000"
 FIELDS = [
     "id", "queue", "type", "status", "payload", "result", "error", "failure_kind", "archived_from", "priority",
-    "effective_priority", "needs", "timeout", "max_retries", "retry", "attempt", "failures", "available_at",
+    "effective_priority", "needs", "group", "timeout", "max_retries", "retry", "attempt", "failures", "available_at",
     "lease_expires_at", "worker_id", "created_at", "updated_at", "started_at", "completed_at", "idempotency_key",
     "trace_id", "run_at", "batch", "progress", "progress_text", "version", "unhandled",
 ]  # fmt: skip
@@ -288,3 +288,17 @@ async def _run_with_log(url: str, task_id: str) -> None:
         assert task.id == task_id
         log = "12:00 info shop: one\n12:00 info shop: \x1b[31mtwo"
         assert await client.engine.apply([complete(task, log=log)]) == [True]
+
+
+def test_logs_says_that_an_attempt_is_retried(call: Any) -> None:
+    task_id = call.submit()
+
+    async def fail() -> None:
+        async with qo.connect(call.url) as client:
+            (task,) = await client.engine.claim(claim_request(types=("add",)))
+            assert await client.engine.apply([after_error(task, "boom", random=0.5, log="12:00 info shop: one")]) == [
+                True
+            ]
+
+    asyncio.run(fail())
+    assert call("logs", task_id).stdout == "attempt 1, failed, to be retried\n12:00 info shop: one\n"

@@ -191,3 +191,10 @@ def test_options_of_one_task_do_not_mix_with_a_file(call: Any) -> None:
 def test_text_that_is_not_utf8_is_refused(call: Any) -> None:
     assert "UTF-8" in call.error("submit", "-", code=2, input=b'{"type": "\xff"}\n')["error"]
     assert "UTF-8" in call.error("submit", "--type", "t", "--input", "-", code=2, input=b'"\xff"')["error"]
+
+
+def test_an_argument_gives_the_task_its_group(call: Any) -> None:
+    given = ("submit", "--type", "t", "--input", '{"customer": 7}', "--fair-by")
+    submitted = call.json(*given, "customer")
+    assert call.json("status", submitted["id"])["group"] == "customer=7"
+    assert call.error(*given, "tenant", code=2)["field"] == "fair_by"

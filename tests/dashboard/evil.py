@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from qo import notes
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine
-from qo.model import ANY, ClaimRequest, NewTask, complete, fail
+from qo.model import ANY, ClaimRequest, GraphNode, NewTask, WorkflowGraph, complete, fail
 from qo.schedules.decision import created_note
 from qo.schedules.schedule import NO_ID, Fire, make_schedule
+from qo.workflows import GRAPHS, encode_graph
 
 HIT = "top.hits=(top.hits||0)+1"
 SCRIPTS = [
@@ -89,6 +90,7 @@ async def fill(path: Path) -> list[str]:
             name = f"{notes.WORKERS}{number}"
             await engine.write_note(name, msgspec.json.encode(note), expected=ANY)
         await _add_schedule(engine)
+        await _add_workflow(engine)
         control = notes.Controls(
             paused_queues=frozenset(SCRIPTS), paused_types=frozenset(SCRIPTS), rate_limits=dict.fromkeys(SCRIPTS, 1.0)
         )
@@ -96,6 +98,22 @@ async def fill(path: Path) -> list[str]:
     finally:
         await engine.close()
     return ids
+
+
+WORKFLOW = WorkflowGraph(
+    token="0123456789abcdef0123",
+    name=SCRIPTS[1],  # without a slash: it is part of an address
+    key=SCRIPTS[0],
+    created_at=0.0,
+    nodes=tuple(GraphNode(type=script, parents=(0,) if at else ()) for at, script in enumerate(SCRIPTS)),
+)
+
+
+async def _add_workflow(engine: SqliteEngine) -> None:
+    """A workflow with a script in its name, its key and the type of each task; half of its tasks are missing."""
+    await engine.write_note(GRAPHS + WORKFLOW.token, encode_graph(WORKFLOW), expected=ANY)
+    tasks = zip(WORKFLOW.task_ids(), SCRIPTS, strict=True)
+    await engine.add([NewTask(id=id, queue=type, type=type, batch=WORKFLOW.id) for id, type in list(tasks)[::2]])
 
 
 async def _add_schedule(engine: SqliteEngine) -> None:

@@ -213,7 +213,7 @@ async def test_a_token_that_a_lesser_role_writes_is_worth_nothing(place: Place) 
             with pytest.raises(StorageError):
                 await client.engine.write_note(TOKENS, data, expected=ANY)
             await client.engine.write_note(OLD_TOKENS, data, expected=ANY)
-            below = getattr(client.engine, "engine", client.engine)
+            below = getattr(client.store, "engine", client.store)
             if place.layout != "tasks":
                 await below.write_note(TOKENS, data, expected=ANY)
     with acting_as(place, "admin"):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Dialog, Page, Request, expect
 
-from tests.dashboard.evil import SCRIPTS, fill
+from tests.dashboard.evil import SCRIPTS, WORKFLOW, fill
 from tests.dashboard.place import Place, place
 from tests.dashboard.seen import Seen
 
@@ -77,13 +77,17 @@ def test_no_script_in_any_field_runs(page: Page, evil: tuple[Place, list[str]]):
     strangers = watched(page, queue)
     seen = Seen(page, queue)
     titles = {"#/": "Overview", "#/tasks": "Tasks", "#/workers": "Workers", "#/schedules": "Schedules"}
-    titles["#/batches"] = "Batches"
+    titles |= {"#/batches": "Batches", "#/workflows": "Workflows"}
+    titles[f"#/workflows/{quote(WORKFLOW.id, safe='')}"] = WORKFLOW.name
     titles |= {f"#/tasks/{task_id}": script for task_id, script in zip(ids, SCRIPTS, strict=True)}
     for where in titles:
         seen.go(where)
         expect(page.locator("h1")).to_contain_text(titles[where])
         assert json.loads(page.evaluate(HARMLESS)) == CLEAN, where
     expect(page.locator(".where")).to_have_text(SCRIPTS[0])
+    seen.go(f"#/workflows/{quote(WORKFLOW.id, safe='')}")
+    expect(page.locator(".flow .node")).to_have_count(len(SCRIPTS))
+    assert json.loads(page.evaluate(HARMLESS)) == CLEAN
     seen.go(f"#/tasks/{ids[0]}")
     expect(page.locator("h1")).to_contain_text(SCRIPTS[0])  # shown, as what it is: text
     for section in ("payload", "error"):

@@ -11,7 +11,7 @@ def put(seen: Seen, name: str, **options: object) -> None:
 
 
 def test_a_schedule_shows_its_fire_times_and_results_and_is_paused_resumed_and_run(seen: Seen):
-    put(seen, "nightly", cron="0 3 * * *", timezone="Europe/Berlin", overlap="skip")
+    put(seen, "nightly", cron="0 3 * * *", timezone="Europe/Berlin", overlap="skip", jitter=90)
     put(seen, "later", every=86400, start_at="2090-01-01T00:00:00Z")
     seen.go()
     seen.page.keyboard.press("g")
@@ -20,9 +20,14 @@ def test_a_schedule_shows_its_fire_times_and_results_and_is_paused_resumed_and_r
     expect(seen.page.locator("nav a[aria-current=page]")).to_have_text("Schedules")
     card = seen.page.locator('[data-schedule="nightly"]')
     expect(card).to_contain_text("0 3 * * * Europe/Berlin")
+    expect(card).to_contain_text("up to 1 min 30 s")
+    own = seen.page.evaluate("Intl.DateTimeFormat().resolvedOptions().timeZone")
+    title = "Next" if own == "Europe/Berlin" else f"Next, in {own} time"
+    expect(card.locator("h3", has_text="Next")).to_have_text(title)
     expect(card.locator("[data-list=next] li")).to_have_count(5)
     expect(card.locator("header .badge")).to_have_text("active")
     expect(seen.page.locator('[data-schedule="later"]')).to_contain_text("every 1 d")
+    expect(seen.page.locator('[data-schedule="later"]')).to_contain_text("1 Jan 2090")
     card.get_by_role("button", name="Run now").click()
     seen.told("A task of nightly was submitted.")
     expect(card.locator("[data-list=recent] li")).to_contain_text("by hand")

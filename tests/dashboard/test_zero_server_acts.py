@@ -61,7 +61,7 @@ async def check(place: Place, client: Client, tasks: list[Task]) -> None:
     """The index is exactly what the tasks need, and `repair` finds nothing to do."""
     if place.layout != "tasks":
         return
-    engine = getattr(client.engine, "engine", client.engine)  # itself, or behind one that keeps large values aside
+    engine = getattr(client.store, "engine", client.store)  # itself, or behind one that keeps large values aside
     assert isinstance(engine, ObjectPerTaskEngine)
     assert await engine.repair() == 0
     assert not engine.quarantined

@@ -72,7 +72,7 @@ def some_task(status: Status, number: int = 0) -> Task:
         error="boom" if number % 2 else None,
         failure_kind=FailureKind.TIMEOUT if number % 2 else None,
         priority=number % 10,
-        needs=((), ("gpu",), ("eu", "gpu"))[number % 3],
+        stored_needs=((), ("!customer=4%202", "gpu"), ("eu", "gpu"))[number % 3],
         retry=RetryPolicy(initial=0.5 + random_fraction()),
         attempt=number % 4,
         failures=number % 3,

@@ -62,6 +62,25 @@ def test_the_hooks_are_true(desk: Path) -> None:
             assert printed == ["broken failed after 1 attempt: ValueError: broken", "double took 0.0 s", "pool closed"]
 
 
+def test_the_page_about_workflows_is_true(desk: Path) -> None:
+    programs = [code for kind, code in blocks("docs/workflows.md") if kind == "python"]
+    names = [code.splitlines()[0].removeprefix("# ") for code in programs]
+    for name, code in zip(names, programs, strict=True):
+        (desk / name).write_text(code)
+    (console,) = [code for kind, code in blocks("docs/workflows.md") if kind == "console"]
+    lines = [line.removeprefix("$ ") for line in console.splitlines()]
+    for line in [*lines, "python chains.py", "qo worker flows:app --drain", "python crawl.py",
+                 "qo worker crawl:app --drain", f"qo workflow list --json | {sys.executable} check.py"]:  # fmt: skip
+        (desk / "check.py").write_text(
+            "import json, sys\nfound = json.load(sys.stdin)['workflows']\n"
+            "assert sorted((each['name'], each['status'], each['total']) for each in found) == [\n"
+            "    ('chain', 'completed', 2), ('crawl', 'completed', 7), ('group', 'completed', 101),\n"
+            "    ('import', 'completed', 11)], found\n"
+        )
+        ended = run(["bash", "-c", line], desk)
+        assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+
+
 def test_the_page_about_operations_is_true(desk: Path) -> None:
     for kind, code in blocks("docs/operations.md"):
         if kind == "python":
@@ -128,11 +147,17 @@ def test_the_tests_of_the_testing_page_pass(desk: Path) -> None:
     """Each block names its file in its first line."""
     page = (ROOT / "docs/testing.md").read_text()
     code = re.findall(r"^```(?:python|ini)\n(# (\S+)\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert [name for _, name in code] == ["tasks.py", "test_block.py", "pytest.ini", "test_fixture.py"]
+    assert [name for _, name in code] == [
+        "tasks.py",
+        "test_block.py",
+        "test_schedules.py",
+        "pytest.ini",
+        "test_fixture.py",
+    ]
     for text, name in code:
         (desk / name).write_text(text)
     ended = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], desk)
-    assert ended.returncode == 0 and "4 passed" in ended.stdout, ended.stdout
+    assert ended.returncode == 0 and "5 passed" in ended.stdout, ended.stdout
 
     (desk / "pytest.ini").write_text("[pytest]\nqo_app = tasks:nothing\n")
     ended = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fixture.py"], desk)

@@ -13,6 +13,18 @@ from qo.model import Added, Change, NewTask
 SMALL_BLOCKS = LogOptions(block_size=4, image_threshold=1, min_record_age=0.0, trust=0.0)
 # Several processes need some time to read what others delete.
 SHARED_BLOCKS = LogOptions(block_size=4, image_threshold=1, min_record_age=4.0, trust=1.0)
+# As many tasks as possible are in segments, in as many as possible.
+COLD_SEGMENTS = LogOptions(
+    block_size=4,
+    image_threshold=1,
+    min_record_age=0.0,
+    trust=0.0,
+    segment_size=2,
+    hot_tasks=0,
+    kept_tasks=0,
+    cold_age=-1.0,
+    thaw_time=0.0,
+)
 _REPAIR_INTERVAL = 2  # calls of add or apply
 
 
@@ -39,6 +51,10 @@ class CompactingEngine(ForwardingEngine):
 
 def compacting_log(bucket: Bucket, clock: Clock | None = None) -> Engine:
     return CompactingEngine(ReplicatedLogEngine(bucket, SMALL_BLOCKS, clock=clock))
+
+
+def cold_log(bucket: Bucket, clock: Clock | None = None) -> Engine:
+    return CompactingEngine(ReplicatedLogEngine(bucket, COLD_SEGMENTS, clock=clock))
 
 
 def shared_compacting_log(bucket: Bucket) -> Engine:

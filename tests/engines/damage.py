@@ -109,7 +109,10 @@ async def damage_postgres(engine: Engine, task_id: str, setting: str) -> None:
 
 async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
     def spoil(table: SqliteTable) -> None:
-        table._db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
+        db = table._db
+        if db.execute("SELECT 1 FROM tasks WHERE id = ?", (task_id,)).get is None:
+            table.delete([task_id])  # it may be in a segment, which this puts back into the tables
+        db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
 
     assert isinstance(engine, SqliteEngine | SqliteObjectEngine | LogShard)
     await engine._write(spoil)

@@ -14,6 +14,7 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.direct_connection import DirectConnection
 from qo.engines.sqlite.file_locks import acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
+from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.statements import SQL
 from qo.testing.samples import new
 
@@ -39,7 +40,7 @@ def rows(path: Path) -> dict[str, int]:
         assert db.execute("PRAGMA integrity_check").get == "ok"
         ids = [id for (id,) in db.execute("SELECT id FROM tasks")]
         stored = {id: len(db.execute(SQL["history"], (id,)).fetchall()) for id in ids}
-        assert db.execute("SELECT sum(count) FROM tally").get == len(stored)
+        assert sum(SqliteReader(db).count().values()) == len(stored)
         return stored
     finally:
         db.close()

@@ -11,7 +11,7 @@ from qo.engines.one_object import CommitMode, OneObjectEngine
 from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
-from tests.engines.compacting_log import compacting_log
+from tests.engines.compacting_log import cold_log, compacting_log
 
 Layout = Callable[[Bucket, ManualClock], Engine]
 
@@ -33,6 +33,7 @@ VARIANTS: dict[str, Layout] = LAYOUTS | {
         bucket, mode=sqlite_object.DurabilityMode.LOCAL, interval=0, clock=clock
     ),
     "log in small blocks": compacting_log,
+    "log in cold segments": cold_log,
     "log in four shards": lambda bucket, clock: ReplicatedLogEngine(bucket, LogOptions(shard_count=4), clock=clock),
     "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=CommitMode.DIRECT, clock=clock),
 }

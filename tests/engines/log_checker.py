@@ -4,6 +4,7 @@ I1, I2: the records from the floor to the end have no gap, and each names the on
 I3: what is below the floor is not needed.
 I6: from every image on, merged records and records lead to the end, all to the same states.
 I7: a submission changes the tables in the record that moves its producer's cursor past it.
+I9: a segment that the tables name is stored, and contains what they say.
 `log_history.py` checks what only the sequence of the requests shows.
 """
 
@@ -34,9 +35,9 @@ from tests.engines.log_reader import (
     read_image,
     read_patchset,
 )
+from tests.engines.log_segment_checker import TASK_ID, TASK_LANE, TASK_N, TASK_STATUS, TASK_VERSION, segment_troubles
 
 NO_ID = "0" * 32  # of the position before the first record
-TASK_N, TASK_ID, TASK_LANE, TASK_STATUS, TASK_VERSION = 0, 1, 2, 3, 9  # columns of `tasks`
 
 
 class Violation(NamedTuple):
@@ -54,6 +55,7 @@ class ShardObjects:
         self.merged: dict[tuple[int, int], Frame] = {}
         self.parts: dict[tuple[int, str, int], Frame] = {}
         self.submissions: dict[tuple[str, int], Frame] = {}
+        self.segments: dict[str, Frame] = {}  # by the name in the tables
         for name, data in objects.items():
             key = parse_key(name)
             if key is not None and (key.log, key.shard) == (log, shard):
@@ -75,6 +77,8 @@ class ShardObjects:
             self.merged[key.first, key.last] = frame
         elif key.folder == "images":
             self.parts[key.first, key.token, key.last] = frame
+        elif key.folder == "cold":
+            self.segments[f"{key.first:016x}-{key.token}"] = frame
         else:
             self.submissions[key.token, key.first] = frame
 
@@ -252,6 +256,8 @@ def _removes_lanes(changes: list[RowChange]) -> bool:
 def _check_tables(shard: ShardObjects, state: Tables) -> None:
     for trouble in table_troubles(state):
         shard.report("I8", trouble)
+    for trouble in segment_troubles(state, shard.segments):
+        shard.report("I9", trouble)
 
 
 def table_troubles(state: Tables) -> list[str]:
@@ -266,6 +272,8 @@ def table_troubles(state: Tables) -> list[str]:
         if (task[TASK_N], task[TASK_VERSION]) not in events
     ]
     counted = Counter((task[TASK_LANE], task[TASK_STATUS]) for task in tasks)
+    for _, lane, status, _, number in state.get("cold_counts", {}).values():
+        counted[lane, status] += number
     stored = Counter({key: row[2] for key, row in state.get("tally", {}).items()})
     troubles += [
         f"the tally of {key} is {stored[key]} instead of {counted[key]}"

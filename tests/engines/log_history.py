@@ -14,7 +14,7 @@ import msgspec
 from qo.bucket import NEW
 from qo.buckets.memory import MemoryBucket
 from qo.clock import Clock, system_clock
-from tests.engines.log_checker import NO_ID, TASK_ID, Violation, apply_frame, table_troubles
+from tests.engines.log_checker import NO_ID, Violation, apply_frame, table_troubles
 from tests.engines.log_reader import (
     Frame,
     Key,
@@ -27,7 +27,9 @@ from tests.engines.log_reader import (
     read_document,
     read_frame,
     read_image,
+    read_segment,
 )
+from tests.engines.log_segment_checker import TASK_ID, segment_troubles
 
 
 class StoredChange(NamedTuple):
@@ -125,6 +127,8 @@ class _ShardHistory:
         self._consume(number, before, after, changes)
         self._end, self._ids[number], self._states[number] = number, frame.id, after
         self.violations += [Violation("I8", f"record {number}: {trouble}") for trouble in table_troubles(after)]
+        troubles = segment_troubles(after, self._segments) if after.get("segments") else []
+        self.violations += [Violation("I9", f"record {number}: {trouble}") for trouble in troubles]
 
     def _merge(self, key: Key, frame: Frame) -> None:
         before, after = self._states.get(max(key.first, 1) - 1), self._states.get(key.last)
@@ -148,6 +152,7 @@ class _ShardHistory:
     def _consume(self, number: int, before: Tables, after: Tables, changes: list[RowChange]) -> None:
         """Compare the tasks that a record adds with the submissions whose cursors it moves."""
         added = {row.values[TASK_ID] for row in changes if (row.table, row.operation) == ("tasks", "INSERT")}
+        added -= self._cold_ids(before)  # those of segments return to the tables
         for task_id in added:
             if task_id in self._added:
                 self._report("I7", f"records {self._added[task_id]} and {number} both add {task_id}")
@@ -164,8 +169,20 @@ class _ShardHistory:
                 self._report("I7", f"record {number} moves the cursor of {producer} back")
             for n in range(start, end):
                 missing = self._submitted.get((producer, n), frozenset()) - added
-                if missing - _task_ids(before):
+                if missing - _task_ids(before) - self._cold_ids(before):
                     self._report("I7", f"record {number} passes {producer}/{n} without adding {missing}")
+
+    # --- segments
+
+    @property
+    def _segments(self) -> dict[str, Frame]:
+        """The stored segments, by their names in the tables."""
+        return {f"{key.first:016x}-{key.token}": frame for key, frame in self._stored.items() if key.folder == "cold"}
+
+    def _cold_ids(self, tables: Tables) -> set[str]:
+        stored = self._segments if tables.get("segments") else {}
+        names = [row[1] for row in tables.get("segments", {}).values() if row[1] in stored]
+        return {task_id for name in names for task_id in _task_ids(read_segment(stored[name].body))}
 
     # --- checkpoint and deletions
 
@@ -200,6 +217,12 @@ class _ShardHistory:
             self._report("I3", f"record {key.first} was deleted, but the floor is {self._floor}")
         if key.folder == "submissions" and key.first >= _cursors(self._states[self._end]).get(key.token, 0):
             self._report("I7", f"submission {key.token}/{key.first} was deleted before it was consumed")
+        if key.folder == "cold":
+            name = f"{key.first:016x}-{key.token}"
+            if key.first >= self._floor:
+                self._report("I3", f"the segment {name} was deleted, but the floor is {self._floor}")
+            if any(row[1] == name for row in self._states[self._end].get("segments", {}).values()):
+                self._report("I9", f"the segment {name} was deleted, but the tables name it")
         self._check_coverage(f"the deletion of {key.folder} {key.first}")
 
     def _check_coverage(self, cause: str) -> None:

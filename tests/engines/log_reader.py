@@ -3,6 +3,7 @@
 It decodes frames, sealed documents, patchsets and images, and applies patchsets to tables that are dicts.
 """
 
+import hashlib
 import json
 import re
 import sqlite3
@@ -11,15 +12,27 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-MAGIC, FORMAT, SCHEMA = b"qoLG", 1, 7
-KINDS = {"records": 1, "merged": 2, "images": 3, "submissions": 4}
+MAGIC, FORMAT, SCHEMA = b"qoLG", 1, 9
+KINDS = {"records": 1, "merged": 2, "images": 3, "submissions": 4, "cold": 5}
 LANES_REMOVED, SCHEMA_STEP = 1, 2
 MAX_BODY = 256 * 1024 * 1024  # bytes
-TABLES = ("lanes", "tasks", "events", "tally", "notes", "followers", "submissions")
+TABLES = (
+    "lanes",
+    "tasks",
+    "events",
+    "tally",
+    "notes",
+    "followers",
+    "submissions",
+    "segments",
+    "cold_ids",
+    "cold_counts",
+)
 _HEADER = struct.Struct(">4s4B4H2Q16s16s16sd2Q16sII")  # 128 bytes, see "The frame"
 _KEY = re.compile(
     r"log/(?P<log>[0-9a-f]{12})/(?P<shard>[0-9a-f]{2})/"
     r"(?:(?P<checkpoint>checkpoint\.json)"
+    r"|cold/(?P<limit>[0-9a-f]{16})-(?P<cold>[0-9a-f]{32})"
     r"|images/(?P<image>[0-9a-f]{16})-(?P<token>[0-9a-f]{32})/(?P<part>[0-9a-f]{4})"
     r"|merged/(?P<first>[0-9a-f]{16})-(?P<last>[0-9a-f]{16})"
     r"|records/(?P<seq>[0-9a-f]{16})"
@@ -37,10 +50,10 @@ class Unreadable(Exception):
 class Key(NamedTuple):
     log: str
     shard: int
-    folder: str  # checkpoint, images, merged, records, submissions
-    first: int = 0  # seq, first or n
+    folder: str  # checkpoint, cold, images, merged, records, submissions
+    first: int = 0  # seq, first, n, or the last record that may add a segment
     last: int = 0  # seq, last or part
-    token: str = ""  # of an image, or the producer of a submission
+    token: str = ""  # of an image or segment, or the producer of a submission
 
 
 def parse_key(key: str) -> Key | None:
@@ -58,6 +71,8 @@ def parse_key(key: str) -> Key | None:
         return Key(log, shard, "merged", int(parts["first"], 16), int(parts["last"], 16))
     if parts["image"]:
         return Key(log, shard, "images", int(parts["image"], 16), int(parts["part"], 16), parts["token"])
+    if parts["limit"]:
+        return Key(log, shard, "cold", int(parts["limit"], 16), 0, parts["cold"])
     return Key(log, shard, "submissions", int(parts["n"], 16), 0, parts["producer"])
 
 
@@ -94,7 +109,7 @@ def read_frame(key: str, data: bytes) -> Frame:
     _require(kind == KINDS[place.folder], key, f"has kind {kind}")
     _require(shard == place.shard, key, f"belongs to shard {shard}")
     _require(first == place.first, key, f"has number {first}")
-    _require(kind == KINDS["submissions"] or last == place.last, key, f"ends at {last}")
+    _require(place.folder in ("submissions", "cold") or last == place.last, key, f"ends at {last}")
     _require(not flags & ~(LANES_REMOVED | SCHEMA_STEP), key, f"has unknown flags {flags}")
     _require(len(stored) == stored_bytes, key, f"stores {len(stored)} bytes instead of {stored_bytes}")
     _require(raw_bytes <= MAX_BODY, key, f"expands to {raw_bytes} bytes")
@@ -102,7 +117,7 @@ def read_frame(key: str, data: bytes) -> Frame:
     body = zlib.decompressobj().decompress(stored, raw_bytes + 1) if compression else stored
     _require(len(body) == raw_bytes, key, f"has {len(body)} bytes instead of {raw_bytes}")
     _require(zlib.crc32(body) == raw_crc, key, "has another content than its checksum")
-    token = own if kind == KINDS["images"] else previous
+    token = previous if kind == KINDS["submissions"] else own
     _require(not place.token or place.token == token.hex(), key, f"carries the token {token.hex()}")
     return Frame(
         kind, schema, schema_since, flags, shard, first, last,
@@ -248,11 +263,24 @@ def read_image(file: bytes) -> tuple[int, Tables]:
         tables: Tables = {}
         for table in TABLES:
             columns = list(db.execute(f"PRAGMA table_info({table})"))
+            if not columns:  # an image of an earlier schema
+                continue
             order = sorted((column for column in columns if column[5]), key=lambda column: column[5])
             places = [column[0] for column in order]
             tables[table] = {tuple(row[n] for n in places): tuple(row) for row in db.execute(f"SELECT * FROM {table}")}
         (version,) = db.execute("PRAGMA user_version").fetchone()
     return version, tables
+
+
+def read_segment(body: bytes) -> Tables:
+    """The rows of a cold segment."""
+    tables: Tables = {}
+    apply_changes(tables, read_patchset(body))
+    return tables
+
+
+def id_hash(task_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def copied(tables: Tables) -> Tables:

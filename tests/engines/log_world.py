@@ -31,6 +31,9 @@ START = 1_800_000_000.0
 LEASE = 8.0
 TRUST, MIN_RECORD_AGE = 10.0, 25.0
 OPTIONS = LogOptions(block_size=4, image_threshold=1, min_record_age=MIN_RECORD_AGE, trust=TRUST)
+COLD = replace(
+    OPTIONS, segment_size=3, segment_span=8, hot_tasks=2, kept_tasks=1, thaw_time=0.0, cold_age=5.0
+)  # most tasks are in segments
 
 
 class DigitsOfThread(deque[str]):
@@ -152,8 +155,8 @@ class Held(NamedTuple):
 class World:
     """The store, and what its processes were told."""
 
-    def __init__(self, dice: random.Random, shards: int = 1) -> None:
-        self.dice, self.options = dice, replace(OPTIONS, shard_count=shards)
+    def __init__(self, dice: random.Random, shards: int = 1, options: LogOptions = OPTIONS) -> None:
+        self.dice, self.options = dice, replace(options, shard_count=shards)
         self.store = RecordingBucket(lambda: START + asyncio.get_running_loop().time())
         self.added: set[str] = set()
         self.submitted: set[str] = set()  # through the inbox: other processes see them later
@@ -280,9 +283,9 @@ class Process:
         await self.engine.repair()
 
 
-async def live(dice: random.Random, *, seconds: float = 100.0, shards: int = 1) -> World:
+async def live(dice: random.Random, *, seconds: float = 100.0, shards: int = 1, options: LogOptions = OPTIONS) -> World:
     """Run the processes, with sleepers and deaths, then finish the tasks and check what is stored."""
-    world = World(dice, shards)
+    world = World(dice, shards, options)
     processes = [Process(world, f"worker {n}") for n in range(3)]
     processes += [Process(world, "compactor", repairs=0.5), Process(world, "producer", submit=SubmitMode.INBOX)]
     running = [asyncio.create_task(process.run(seconds)) for process in processes]
@@ -319,7 +322,7 @@ async def _trouble(world: World, processes: list[Process], running: list[asyncio
 
 async def _finish(world: World) -> None:
     """Complete the remaining tasks. Then each acknowledged task was completed once."""
-    engine = ReplicatedLogEngine(world.store, OPTIONS, elapsed=_loop_time, wall=_loop_time)
+    engine = ReplicatedLogEngine(world.store, world.options, elapsed=_loop_time, wall=_loop_time)
     await engine.repair()
     await delay(2 * LEASE)
     while await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=1):

@@ -28,7 +28,7 @@ from qo.engines.replicated_log.schema_steps import SchemaStep
 from qo.engines.replicated_log.schema_upgrade import append_step
 from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token
-from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.header import FILE_VERSION, VERSION
 from qo.sqlite_tables.schema import migrate
 
 QO = "9.9.0"  # the version of that build
@@ -68,9 +68,9 @@ class NewerSqlite(NewerBuild):
             for table in _COLUMNS:
                 db.execute(f"ALTER TABLE {table} ADD COLUMN extra TEXT NOT NULL DEFAULT 'x'")
                 db.execute(f"UPDATE {table} SET extra = 'kept'")
-            since = VERSION if is_additive else VERSION + 1
-            db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (VERSION + 1, since, QO))
-            db.execute(f"PRAGMA user_version = {VERSION + 1}")
+            since = FILE_VERSION if is_additive else FILE_VERSION + 1
+            db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (FILE_VERSION + 1, since, QO))
+            db.execute(f"PRAGMA user_version = {FILE_VERSION + 1}")
 
     async def unknown(self) -> list[Any]:
         db = apsw.Connection(self.url.removeprefix("sqlite:///"))

@@ -77,8 +77,8 @@ async def test_a_store_in_one_database_ignores_forged_references(tmp_path: Path)
     async with BUCKETS["folder"](ManualClock(), tmp_path) as bucket:
         await bucket.put("admin/tokens.json", b"{}", expected=ANY)
         store = await qo.S3Store.create(bucket)
-        assert isinstance(store.engine, LargeValuesEngine)
-        await store.engine.engine.add([new(payload=reference("admin/tokens.json", b"{}"))])
+        assert isinstance(store.store, LargeValuesEngine)
+        await store.store.engine.add([new(payload=reference("admin/tokens.json", b"{}"))])
         await store.engine.apply([cancel(task_id(0))])
         assert await store.engine.delete([task_id(0)]) == [True]
         assert await bucket.get("admin/tokens.json") is not None

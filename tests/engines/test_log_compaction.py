@@ -280,6 +280,7 @@ async def test_an_image_that_took_too_long_is_not_used() -> None:
                 await collect_beside(engine, clock)
             return await bucket.put(key, data, expected=expected)
 
+    await work(engine, 4000, 8)  # an image is due
     slow = process(Slow(bucket), clock)
     await slow.repair()
     assert is_slow.is_set()

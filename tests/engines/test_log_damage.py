@@ -244,7 +244,7 @@ async def test_doctor_verifies_a_whole_log(options: LogOptions) -> None:
     log = await Damaged(options).grow()
     findings = await log.findings()
     assert {name: finding.ok for name, finding in findings.items()} == dict.fromkeys(
-        ("log", "records", "merged", "images", "submissions", "garbage"), True
+        ("log", "records", "merged", "images", "submissions", "garbage", "cold segments"), True
     )
     assert "all lead to the same rows" in findings["images"].detail
     before = [key async for key in log.bucket.keys("")]

@@ -111,7 +111,7 @@ def test_parts_of_another_image_and_submissions_of_another_producer_are_refused(
     with pytest.raises(DamagedFrame, match="another image"):
         decode_frame(image_key(LOG, 3, 77, BEFORE, 0), part)
     submission = encode_frame(RECORD._replace(kind=FrameKind.SUBMISSION), BODY)
-    with pytest.raises(DamagedFrame, match="another image or producer"):
+    with pytest.raises(DamagedFrame, match="another image, segment or producer"):
         decode_frame(submission_key(LOG, 3, ID, 77), submission)
 
 

@@ -22,7 +22,10 @@ from qo.errors import NewerFormat, StorageError
 from qo.formats import format_of
 from qo.model import Filter, complete
 from qo.sqlite_tables.damage import BadRow
-from qo.sqlite_tables.header import ADDITIVE, VERSION
+from qo.sqlite_tables.header import LOG_ADDITIVE, VERSION
+from qo.sqlite_tables.patchsets import ChangeRecorder, apply_patchset
+from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.segments import ids_of, new_tables, open_segment
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing.samples import claim_request, new, task_id
 from tests.engines.log_replicas import add, found, open_replica, record_of, replica, rows, temp, write
@@ -151,7 +154,7 @@ def test_the_step_of_a_migration_lists_what_older_builds_must_add(monkeypatch: p
     assert step.columns == (("tasks", "failure_kind", "TEXT", None), ("tasks", "archived_from", "TEXT", None))
     breaking = next_step(5)
     assert breaking is not None and (breaking.since, breaking.columns, breaking.tables) == (6, (), ())
-    monkeypatch.setattr("qo.engines.replicated_log.schema_steps.ADDITIVE", frozenset({5, 6, 7}))
+    monkeypatch.setattr("qo.engines.replicated_log.schema_steps.LOG_ADDITIVE", frozenset({5, 6, 7}))
     lanes = next_step(5)
     assert lanes is not None and lanes.columns == (("lanes", "changed", "INTEGER", 0),)
     followers = next_step(4)
@@ -163,7 +166,7 @@ def test_the_step_of_a_migration_lists_what_older_builds_must_add(monkeypatch: p
 
 def test_no_additive_migration_changes_rows() -> None:
     """An older build only adds columns and tables, so its rows would differ from those of a build that migrates."""
-    for number in ADDITIVE & {*range(FIRST_SCHEMA + 1, VERSION + 1)}:
+    for number in LOG_ADDITIVE & {*range(FIRST_SCHEMA + 1, VERSION + 1)}:
         sql = files("qo.sqlite_tables.schema").joinpath(f"{number:04}.sql").read_text("utf-8").upper()
         assert not any(word in sql for word in ("UPDATE ", "INSERT ", "DELETE ", "REPLACE ", "DROP ")), number
 
@@ -197,5 +200,30 @@ async def test_engines_of_a_newer_build_upgrade_a_log_together(monkeypatch: pyte
     found = await read_meta(bucket)
     assert found is not None and (found.schema, found.schema_since) == (
         VERSION,
-        format_of(VERSION, additive=ADDITIVE).since,
+        format_of(VERSION, additive=LOG_ADDITIVE).since,
     )
+
+
+def test_an_older_build_writes_no_segments(replica: Replica) -> None:
+    add(replica, 1, 2)
+    assert replica.draft_segment(lambda _: [1, 2]) is not None
+    replica.apply(step_record(replica, NEWER))
+    assert replica.draft_segment(lambda _: [1, 2]) is None
+
+
+def test_an_older_build_reads_the_segments_of_a_newer_one(replica: Replica) -> None:
+    add(replica, 1, 2)
+    draft = replica.draft_segment(lambda _: [1, 2])
+    assert draft is not None
+    newer = new_tables()
+    for table, column in (("lanes", "weight"), ("tasks", "extra")):
+        newer.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    recorder = ChangeRecorder(newer)
+    recorder.start()
+    with newer:
+        apply_patchset(newer, draft.body)
+    body = recorder.take()
+    assert ids_of(body) == [task_id(1), task_id(2)]
+    newer.close()
+    found = SqliteReader(open_segment(body)).get([task_id(1), task_id(2)])
+    assert [task and task.id for task in found] == [task_id(1), task_id(2)]

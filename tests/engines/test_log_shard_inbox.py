@@ -30,7 +30,14 @@ def _shard_inbox(place: Place) -> ShardInbox:
     async def set_aside(_: object) -> None: ...
 
     return ShardInbox(
-        place.bucket, LOG, SHARD, last_record=lambda: 0, set_aside=set_aside, elapsed=place.clock, wall=place.clock
+        place.bucket,
+        LOG,
+        SHARD,
+        last_record=lambda: 0,
+        set_aside=set_aside,
+        thaw=set_aside,
+        elapsed=place.clock,
+        wall=place.clock,
     )
 
 

@@ -172,7 +172,7 @@ async def test_the_inbox_of_every_shard_is_emptied_and_the_doctor_looks_at_all_o
     assert not [key async for key in bucket.keys("log/") if "/submissions/" in key]
     findings = await examine_log(bucket)
     assert [(finding.name, finding.ok) for finding in findings] == [
-        (name, True) for name in ("log", "records", "merged", "images", "submissions", "garbage")
+        (name, True) for name in ("log", "records", "merged", "images", "submissions", "garbage", "cold segments")
     ]
     assert [f"shard {shard}: format 1, 4 shard(s)" in findings[0].detail for shard in range(4)] == [True] * 4
     assert findings[4].detail == "4 shards: no submission waits"

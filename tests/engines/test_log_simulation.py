@@ -8,9 +8,10 @@ import threading
 
 import pytest
 
+from qo.engines.replicated_log import LogOptions
 from qo.ids import new_token, random_fraction
 from qo.testing.clock import simulate
-from tests.engines.log_world import live, seeded
+from tests.engines.log_world import COLD, OPTIONS, live, seeded
 
 TORTURE = int(os.environ.get("QO_TORTURE", "0"))
 HISTORIES = int(os.environ.get("QO_HISTORIES") or 100 * TORTURE or 2)
@@ -18,13 +19,13 @@ _BLOCK = 10
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(("shards", "options"), [(1, OPTIONS), (3, OPTIONS), (1, COLD)], ids=["1", "3", "cold"])
 @pytest.mark.parametrize("first", range(0, HISTORIES, _BLOCK))
-def test_nothing_is_lost_and_nothing_happens_twice(first: int, shards: int) -> None:
+def test_nothing_is_lost_and_nothing_happens_twice(first: int, shards: int, options: LogOptions) -> None:
     for seed in range(first, min(first + _BLOCK, HISTORIES)):
         try:
             with seeded(seed) as dice:
-                simulate(live(dice, shards=shards), seed)
+                simulate(live(dice, shards=shards, options=options), seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

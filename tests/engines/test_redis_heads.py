@@ -18,6 +18,11 @@ from tests.servers.redis import Server
 __all__ = ["clock", "engine"]  # fixtures
 
 
+def _capabilities(lane: bytes) -> list[str]:
+    """The needs of a lane without its group."""
+    return [need for need in json.loads(lane)[2] if not need.startswith("!")]
+
+
 class Indexes:
     """What is stored under a prefix."""
 
@@ -33,13 +38,13 @@ class Indexes:
         }
         kept: dict[bytes, set[bytes]] = {}
         for lane, record in heads.items():
-            queue, _, needs, _ = json.loads(lane)
+            queue, needs = json.loads(lane)[0], _capabilities(lane)
             for group in ("*", f"={queue}"):
                 name = f"{'promoted' if record[:1] == b'p' else 'unpromoted'}:{group}:{' '.join(needs)}"
                 kept.setdefault(name.encode(), set()).add(record[1:] + lane)
         found = self._keys("promoted:", "promoted:") | self._keys("unpromoted:", "unpromoted:")
         assert {name: set(self._redis.zrange(key, 0, -1)) for name, key in found.items()} == kept
-        needs_of = Counter(" ".join(json.loads(lane)[2]).encode() for lane in heads)
+        needs_of = Counter(" ".join(_capabilities(lane)).encode() for lane in heads)
         assert {name: int(n) for name, n in self._redis.hgetall(f"{self._tag}needs").items()} == needs_of
         by_type = {name: self._redis.smembers(key) for name, key in self._keys("typed:").items()}
         assert {lane for lanes in by_type.values() for lane in lanes} == heads.keys()
@@ -71,7 +76,8 @@ async def test_heads_and_lanes_agree_with_the_tasks_after_any_calls(redis_server
                         number += size
                     case 1:
                         types = dice.choice([(), (), ("t1", "t2")])
-                        tasks = await claim(engine, limit=dice.choice([1, 5, 60]), types=types, capabilities=("gpu",))
+                        able: Any = {"capabilities": ("gpu",), "takes_groups": True, "per_group_limits": {"t1": 2}}
+                        tasks = await claim(engine, limit=dice.choice([1, 5, 60]), types=types, **able)
                         ends = [dice.choice([complete(task), release(task), cancel(task.id)]) for task in tasks]
                         await engine.apply(ends[: dice.randrange(len(ends) + 1)])
                     case _:
@@ -86,6 +92,7 @@ def _drawn(dice: random.Random, number: int) -> Any:
         queue=f"q{dice.randrange(3)}",
         type=f"t{dice.randrange(9)}",
         needs=dice.choice([(), (), ("gpu",)]),
+        group=dice.choice([None, None, "customer=1", "customer=2"]),
         priority=dice.choice([0, 6, 9]),
         delay=dice.choice([0.0, 0.0, 5.0]),
     )
@@ -115,3 +122,26 @@ async def test_a_claim_of_many_lanes_changes_their_heads_with_few_commands(
         await engine.add([new(n, type=f"t{n}") for n in range(200)])
         used = await _commands(redis, claim(engine, limit=90))
         assert used < 90 * 6 + 25  # for each lane: read it and its task, store the task, list it, and forget the type
+
+
+async def test_heads_that_an_older_build_filed_by_group_are_filed_again(redis_server: Server) -> None:
+    """It takes the group of a task for a capability, and expires leases of such tasks all the same."""
+    clock, url = ManualClock(), fresh(redis_server).replace("/0?", "/8?")
+    async with opened(url, clock) as engine:
+        await engine.add([new(n, group=f"customer={n}", priority=(0, 5)[n % 2]) for n in range(4)] + [new(9)])
+        with Redis(port=redis_server.port, db=8) as connection:
+            redis: Any = connection
+            tag = f"{{{url.partition('prefix=')[2]}}}:"
+            for kind in ("promoted", "unpromoted"):
+                for member, score in redis.zrange(f"{tag}{kind}:*:", 0, -1, withscores=True):
+                    needs = " ".join(json.loads(member[52:])[2])
+                    if needs:
+                        for group in ("*", "=q"):
+                            redis.zrem(f"{tag}{kind}:{group}:", member)
+                            redis.zadd(f"{tag}{kind}:{group}:{needs}", {member: score})
+                        redis.hincrby(f"{tag}needs", needs, 1)
+                        redis.hincrby(f"{tag}needs", "", -1)
+            assert redis.hlen(f"{tag}needs") == 5
+            assert len(await claim(engine, takes_groups=True, limit=2)) == 2
+            Indexes(connection, url).check()
+        assert len(await claim(engine, takes_groups=True)) == 3

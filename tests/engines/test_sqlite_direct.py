@@ -18,7 +18,7 @@ from qo.engines.sqlite import SqliteEngine, file_locks
 from qo.engines.sqlite.connection_thread import ConnectionThread
 from qo.errors import NewerFormat, OutcomeUnknown, StorageError
 from qo.model import after_error, reschedule
-from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.header import FILE_VERSION
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
@@ -205,8 +205,8 @@ def test_a_file_that_disappears_leaves_no_wrong_answer(path: Path) -> None:
 def test_a_newer_format_is_refused(path: Path) -> None:
     with opened(path) as engine:
         db = apsw.Connection(str(path))
-        db.execute("INSERT INTO formats (number, since, qo) VALUES (?1, ?1, '99')", (VERSION + 1,))
-        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+        db.execute("INSERT INTO formats (number, since, qo) VALUES (?1, ?1, '99')", (FILE_VERSION + 1,))
+        db.execute(f"PRAGMA user_version = {FILE_VERSION + 1}")
         db.close()
         with pytest.raises(NewerFormat):
             engine.add_directly([new(1)])

@@ -15,7 +15,7 @@ from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine, doctor
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, Status
-from qo.sqlite_tables.header import APPLICATION_ID, VERSION
+from qo.sqlite_tables.header import APPLICATION_ID, FILE_VERSION
 from qo.testing.samples import claim, new, stored, task_id
 
 
@@ -162,7 +162,9 @@ def foreign_with_log(path: Path) -> None:
 
 def newer(path: Path) -> None:
     db = apsw.Connection(str(path))
-    db.execute(f"CREATE TABLE tasks (a); PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION + 1}")
+    db.execute(
+        f"CREATE TABLE tasks (a); PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FILE_VERSION + 1}"
+    )
     db.close()
 
 
@@ -202,7 +204,7 @@ async def test_an_empty_file_becomes_a_queue(tmp_path: Path) -> None:
     assert await engine.add([new()]) == [(task_id(0), True)]
     await engine.close()
     head = (tmp_path / "qo.db").read_bytes()[:100]
-    assert int.from_bytes(head[68:72], "big") == APPLICATION_ID and int.from_bytes(head[60:64], "big") == VERSION
+    assert int.from_bytes(head[68:72], "big") == APPLICATION_ID and int.from_bytes(head[60:64], "big") == FILE_VERSION
 
 
 async def test_paths_that_cannot_be_a_file_are_refused(tmp_path: Path) -> None:
@@ -299,4 +301,4 @@ async def test_a_task_of_the_first_schema_matches_the_model(engine: SqliteEngine
     columns = {row[1] for row in engine.connections[1].execute("PRAGMA table_info(tasks)")}
     task = await stored(engine)
     assert task.status is Status.PENDING
-    assert set(task.__struct_fields__) - {"queue", "type", "needs"} == columns - {"n", "lane", "ready"}
+    assert set(task.__struct_fields__) - {"queue", "type", "stored_needs"} == columns - {"n", "lane", "ready"}

@@ -30,6 +30,9 @@ run-now          pending    -          -          -          -          -
 reschedule       pending    -          -          -          -          -
 set-priority     pending    -          -          -          -          -
 withdraw         cancelled  -          -          -          -          -
+unblock          pending    -          -          -          -          -
+cancel-child     cancelled  -          -          -          -          -
+block-again      -          -          pending    pending    pending    pending
 archive          -          -          archived   archived   archived   -
 delete           -          -          gone       gone       gone       gone
 """

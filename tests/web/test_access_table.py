@@ -24,8 +24,10 @@ from qo.web.oidc.sessions import CSRF_HEADER, SessionStore, csrf_token_of
 from qo.web.oidc.settings import OidcSettings, parse_roles
 from qo.web.route_table import RouteAccess, routes_of
 from tests.web.route_cases import CASES, CONTROL, FOREIGN_WORKER, MINE, SECRET, TYPE, Case, World
+from tests.web.workflow_cases import WORKFLOW_CASES
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+EVERY_CASE = [*CASES, *WORKFLOW_CASES]
 LIMITS: dict[str, dict[str, Any]] = {
     "whole": {},
     "queue": {"queues": [MINE]},
@@ -156,8 +158,8 @@ async def test_each_route_answers_each_kind_of_token_as_the_table_says():
     wrong: list[str] = []
     async with new_site() as site:
         routes = {(route.method, route.path): route for route in routes_of(site.app) if route.scope is not None}
-        assert {(case.method, case.path) for case in CASES} == routes.keys(), "add it to tests/web/route_cases.py"
-        for case in sorted(CASES, key=lambda case: case.path == "/auth/logout"):  # that last: it ends sessions
+        assert {(case.method, case.path) for case in EVERY_CASE} == routes.keys(), "add it to tests/web/route_cases.py"
+        for case in sorted(EVERY_CASE, key=lambda case: case.path == "/auth/logout"):  # that last: it ends sessions
             for bearer in site.bearers:
                 wrong += await _check(site, routes[case.method, case.path], case, bearer)
     assert not wrong, "\n".join(wrong)

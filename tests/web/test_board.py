@@ -243,6 +243,7 @@ def test_controls(api: Served):
         "limit": 0.0,
         "limits": {"t": 2.0},
         "max_types": 7,
+        "fleet": {},
     }
 
 

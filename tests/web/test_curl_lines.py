@@ -40,6 +40,7 @@ def test_every_route_is_on_the_page(one_server: Served):
         .replace("$WORKER", "{worker_id}")
         .replace("nightly", "{name}")
         .replace("batches/reports-1", "batches/{name}")
+        .replace("import-353bb50098a7b85995c0", "{workflow_id}")
     )
     for path in one_server.client.get("/openapi.json").json()["paths"]:
         assert f"$QO{path}" in curls, path

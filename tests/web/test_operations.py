@@ -133,5 +133,5 @@ def test_a_task_says_why_it_waits(api: Served) -> None:
     assert [each["kind"] for each in answer["reasons"]] == ["scheduled", "paused", "no_worker"]
     assert answer["reasons"][1] == {"kind": "paused", "text": "queue default is paused", "is_blocking": True}
     overview = api.client.get("/api/v1/dashboard/overview").json()
-    assert overview["pending"] == {"ready": 0, "scheduled": 1, "retrying": 0}
+    assert overview["pending"] == {"ready": 0, "scheduled": 1, "retrying": 0, "blocked": 0}
     assert 'tasks_pending{kind="scheduled"} 1.0' in api.client.get("/metrics").text

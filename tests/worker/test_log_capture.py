@@ -14,9 +14,11 @@ from qo.ids import new_token
 from qo.log_output import JsonFormatter, TextFormatter
 from qo.model import RetryPolicy, Status, created
 from qo.model.text import LOG_LIMIT
+from qo.tasks import HandlerOptions, make_handler
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
 from qo.worker.log_capture import MAX_LINES, LogCapture
+from qo.worker.run import Run
 from tests.engines.http_server import server
 from tests.worker.bench import Bench
 from tests.worker.stoppable import alogs, dies, log, logs
@@ -129,19 +131,24 @@ def records() -> Iterator[list[str]]:
 
 
 def test_of_a_line_that_is_too_long_the_end_is_kept() -> None:
-    capture, task = LogCapture(), created(new(), 0.0)
+    capture, attempt = LogCapture(), _attempt(0)
     for lines in ([f"{'x' * LOG_LIMIT}end"], ["before", f"{'x' * LOG_LIMIT}end"]):
         for line in lines:
-            capture.add(task, line)
-        kept = capture.take(task)
+            capture.add(attempt, line)
+        kept = capture.take(attempt)
         assert kept is not None and kept.endswith("xend") and kept.count("x") == LOG_LIMIT - len("end")
 
 
 def test_lines_that_are_never_taken_are_bounded() -> None:
-    capture, tasks = LogCapture(), [created(new(n), 0.0) for n in range(1500)]
-    for task in tasks:
-        capture.add(task, "line")
-    assert (capture.take(tasks[0]), capture.take(tasks[-1])) == (None, "line")
+    capture, attempts = LogCapture(), [_attempt(n) for n in range(1500)]
+    for attempt in attempts:
+        capture.add(attempt, "line")
+    assert (capture.take(attempts[0]), capture.take(attempts[-1])) == (None, "line")
+
+
+def _attempt(number: int) -> Run:
+    handler = make_handler(lambda: None, type="work", options=HandlerOptions())
+    return Run(created(new(number), 0.0), handler, lambda *_: None)
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres", "http"])

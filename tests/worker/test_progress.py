@@ -8,7 +8,7 @@ import pytest
 import qo
 from qo.errors import InvalidSetting
 from qo.model import Status
-from qo.running_task import reporting, running
+from qo.running_task import ProgressReport, running, running_attempt
 from tests.conditions import until
 from tests.model import samples
 from tests.worker import reporters
@@ -48,14 +48,19 @@ def test_a_share_outside_0_to_1_is_refused(share: Any) -> None:
 
 
 def test_the_last_report_counts() -> None:
-    reports: list[Any] = []
-    tokens = running.set(samples.running()), reporting.set(reports.append)
+    reports: list[ProgressReport] = []
+
+    class Attempt:
+        def report_progress(self, report: ProgressReport) -> None:
+            reports.append(report)
+
+    tokens = running.set(samples.running()), running_attempt.set(Attempt())
     try:
         qo.current_task().progress(0)
         qo.current_task().progress(0.5, "half")
     finally:
         running.reset(tokens[0])
-        reporting.reset(tokens[1])
+        running_attempt.reset(tokens[1])
     assert reports == [(0.0, None), (0.5, "half")]
 
 

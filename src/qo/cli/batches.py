@@ -17,6 +17,7 @@ from qo.cli.rich_output import bar, data, table
 from qo.client import Client
 from qo.client.batches import BatchProgress, find_batch, list_batches, pause_between, read_progress
 from qo.clock import boot_clock
+from qo.errors import TaskNotFound
 from qo.model import check_batch_id, plural
 
 _BAR_WIDTH = 30
@@ -56,7 +57,7 @@ def show(call: Invocation, batch: str) -> None:
     BATCH is an id, or the name that `qo.batch` was given: then the newest batch of that name is shown.
     """
     check_batch_id("batch", batch)
-    progress = call.run(lambda client: find_batch(client.engine, batch))
+    progress = call.run(lambda client: _find(client, batch))
     if call.json:
         call.print_json(view(progress))
     else:
@@ -76,8 +77,15 @@ def watch(call: Invocation, batch: str, interval: float) -> int:
     return Exit.ERROR if progress.failed else Exit.CLEAN
 
 
+async def _find(client: Client, batch: str) -> BatchProgress:
+    progress = await find_batch(client.engine, batch)
+    if not progress.total:
+        raise TaskNotFound(f"there is no batch {batch}: no task was submitted with it; see `qo batch list`")
+    return progress
+
+
 async def _watch(call: Invocation, client: Client, batch: str, interval: float) -> BatchProgress:
-    progress = first = await find_batch(client.engine, batch)
+    progress = first = await _find(client, batch)
     if call.json or not call.console.is_terminal:
         async for progress in _updates(client, first, interval):  # noqa: B007 - the last one is shown
             pass

@@ -1,6 +1,6 @@
 """`qo pause`, `resume` and `limit`: change the controls that all workers read, and show them."""
 
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import click
 import msgspec
@@ -9,7 +9,8 @@ from rich.text import Text
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import TYPES, Invocation, Names, common, examples, flatten, option
 from qo.client import Client
-from qo.model import plural
+from qo.fleet_limits.limit_status import LimitStatus, limit_statuses
+from qo.model import Limit, plural, shown_group
 from qo.notes import Controls
 from qo.terminal_text import clean
 
@@ -18,6 +19,17 @@ _QUEUES = option(
     "--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas."
 )
 _TYPES = option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")
+
+
+class FleetOptions(TypedDict):
+    """The options of `qo limit` for all workers together."""
+
+    queue: str | None
+    key: str | None
+    concurrency: int | None
+    starts: int | None
+    per: float
+    remove: bool
 
 
 @click.command("pause", epilog=examples("qo pause", "qo pause --queue mail --type crawl"))
@@ -51,6 +63,10 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
         "qo limit 5 --type send_email",
         "qo limit 0        # no limit",
         "qo limit --max-types 2000",
+        "qo limit --type send_email --concurrency 20    # in all workers together",
+        "qo limit --key customer_id=42 --starts 100 --per 60",
+        "qo limit --type send_email --remove",
+        "qo limit          # shows the limits, and who holds their slots",
     ),
 )
 @common
@@ -62,8 +78,32 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
     metavar="N",
     help="How many types of unfinished tasks a queue may have; 0 for no limit.  [default: 1000]",
 )
-def limit(call: Invocation, rate: float | None, type_: str | None, max_types: int | None) -> None:
-    """Let each worker start at most RATE tasks per second, of all types or of one; 0 removes the limit."""
+@option("--queue", metavar="NAME", help="Limit all workers together for the tasks of this queue.")
+@option("--key", metavar="NAME=VALUE", help="Limit all workers together for one value of an argument.")
+@option(
+    "--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Tasks that all workers together run at once."
+)
+@option(
+    "--starts", type=click.IntRange(1, 1_000_000), metavar="N", help="Tasks that all workers together start in --per."
+)
+@option("--per", type=float, default=1.0, metavar="SECONDS", help="The time for --starts.  [default: 1]")
+@option("--remove", is_flag=True, help="Remove the limit of all workers together; that of the code holds again.")
+def limit(
+    call: Invocation, rate: float | None, type_: str | None, max_types: int | None, **fleet: Unpack[FleetOptions]
+) -> None:
+    """Let each worker start at most RATE tasks per second, of all types or of one; 0 removes the limit.
+
+    With --concurrency or --starts the limit is for all workers together, of a type, a queue or one value of an
+    argument. Without options the limits of all workers together are shown.
+    """
+    if fleet["concurrency"] or fleet["starts"] or fleet["remove"]:
+        _limit_fleet(call, type_, fleet)
+        return
+    if fleet["queue"] or fleet["key"]:
+        raise click.UsageError("Pass --concurrency, --starts or --remove with --queue and --key.")
+    if rate is None and max_types is None and type_ is None:
+        _show_limits(call, call.run(_read_limits))
+        return
     if rate is None and (max_types is None or type_ is not None):
         raise click.UsageError("Pass a RATE, or --max-types.")
 
@@ -78,6 +118,46 @@ def limit(call: Invocation, rate: float | None, type_: str | None, max_types: in
         return controls
 
     _show(call, call.run(work))
+
+
+def _limit_fleet(call: Invocation, type_: str | None, given: FleetOptions) -> None:
+    scopes = {"type": type_, "queue": given["queue"], "key": given["key"]}
+    named = [f"{prefix}:{name}" for prefix, name in scopes.items() if name is not None]
+    if len(named) != 1:
+        raise click.UsageError("Pass one of --type, --queue and --key.")
+    limit = Limit(concurrency=given["concurrency"] or 0, rate=given["starts"] or 0, per=given["per"])
+
+    async def work(client: Client) -> list[LimitStatus]:
+        described = (
+            "as in the code" if given["remove"] else f"{limit.concurrency} at once, {limit.rate:g} in {limit.per:g} s"
+        )
+        async with audited(client, "limit", f"{named[0]}: {described}"):
+            await client.controls.limit_fleet(named[0], None if given["remove"] else limit)
+        return await _read_limits(client)
+
+    _show_limits(call, call.run(work))
+
+
+async def _read_limits(client: Client) -> list[LimitStatus]:
+    return await limit_statuses(client.engine, await client.controls.in_force(), await client.engine.count())
+
+
+def _show_limits(call: Invocation, limits: list[LimitStatus]) -> None:
+    if call.json:
+        call.print_json([msgspec.to_builtins(each) for each in limits])
+        return
+    if not limits:
+        call.console.print(Text("no limits for all workers together", style="green"))
+    for each in limits:
+        source = "set here" if each.is_live else "by the code"
+        waits = "" if each.waiting is None else f", {plural(each.waiting)} waiting"
+        line = f"{each.scope.replace(':', ' ', 1)}: {each.numbers} ({source}){waits}"
+        call.console.print(Text(clean(line), style="cyan"), soft_wrap=True)
+        for group in each.groups:
+            name = shown_group(group.group) or "all"
+            workers = ", ".join(sorted({holder.worker_id for holder in group.holders}))
+            held = f"{group.running} running" + (f" in {workers}" if workers else "")
+            call.console.print(Text(clean(f"  {name}: {held}")), soft_wrap=True)
 
 
 def _pause_or_resume(call: Invocation, verb: Literal["pause", "resume"], **names: tuple[str, ...]) -> None:
@@ -115,6 +195,15 @@ def controls_lines(controls: Controls) -> list[Text]:
     for name, rate in sorted(controls.rate_limits.items()):
         text = f"at most {rate:g} per second" if rate else "no limit, which overrides the limit in the code"
         lines.append(Text(clean(f"{name}: {text}"), style="cyan"))
+    for scope, limit in sorted(controls.limits.items()):
+        numbers = f"{limit.concurrency} at once" if limit.concurrency else ""
+        numbers += f" {limit.rate:g} starts in {limit.per:g} s" if limit.rate else ""
+        lines.append(
+            Text(
+                clean(f"{scope.replace(':', ' ', 1)}: {numbers.strip() or 'no limit'} in all workers together"),
+                style="cyan",
+            )
+        )
     if controls.max_types is not None:
         text = f"at most {plural(controls.max_types, 'type')}" if controls.max_types else "any number of types"
         lines.append(Text(f"a queue may have {text} of unfinished tasks", style="cyan"))

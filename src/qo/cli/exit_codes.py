@@ -7,12 +7,14 @@ from qo.errors import (
     Conflict,
     InvalidSetting,
     InvalidTask,
+    InvalidWorkflow,
     KeyReused,
     LeaseLost,
     QoError,
     ScheduleNotFound,
     StorageError,
     TaskNotFound,
+    WorkflowNotFound,
     WrongStatus,
 )
 
@@ -42,10 +44,12 @@ MEANINGS = {
 _CODES: tuple[tuple[type[QoError], Exit], ...] = (
     (InvalidTask, Exit.USAGE),
     (InvalidSetting, Exit.USAGE),
+    (InvalidWorkflow, Exit.USAGE),
     (BadBatch, Exit.USAGE),
     (KeyReused, Exit.REFUSED),
     (TaskNotFound, Exit.NOT_FOUND),
     (ScheduleNotFound, Exit.NOT_FOUND),
+    (WorkflowNotFound, Exit.NOT_FOUND),
     (WrongStatus, Exit.REFUSED),
     (LeaseLost, Exit.REFUSED),
     (Conflict, Exit.STORAGE),

@@ -31,6 +31,7 @@ COMMANDS = {  # in the order of the help text
     "list": CommandSpec("list_tasks:list_", "List tasks, newest first."),
     "stats": CommandSpec("stats:command", "Count tasks by status, type and queue."),
     "batch": CommandSpec("batches:command", "Show the progress of tasks that were submitted together."),
+    "workflow": CommandSpec("workflows:command", "Show, cancel and replay workflows."),
     "top": CommandSpec("top:command", "Watch the queue live."),
     "worker": CommandSpec("worker:command", "Run a worker."),
     "workers": CommandSpec("workers:command", "List workers, or ask them to drain."),
@@ -73,6 +74,24 @@ EPILOG = "\b\nStart here:\n" + "\n".join(
 )
 
 
+# What other queues and tools call a command.
+OTHER_NAMES = {
+    **dict.fromkeys(("show", "get", "inspect", "info", "result", "describe"), ("status",)),
+    **dict.fromkeys(("enqueue", "push", "add", "send", "call", "delay"), ("submit",)),
+    **dict.fromkeys(("retry", "requeue"), ("replay", "run-now")),
+    **dict.fromkeys(("revoke", "abort", "kill", "stop"), ("cancel",)),
+    **dict.fromkeys(("purge", "empty", "rm", "remove", "clear", "flush"), ("cancel", "delete")),
+    **dict.fromkeys(("ls", "tasks", "jobs", "queues"), ("list", "stats")),
+    **dict.fromkeys(("beat", "cron", "scheduler", "periodic"), ("schedules",)),
+    **dict.fromkeys(("run", "start", "consumer", "work"), ("worker",)),
+    **dict.fromkeys(("dashboard-server", "ui", "web", "server", "flower"), ("serve",)),
+    **dict.fromkeys(("events", "watch", "monitoring"), ("top", "history")),
+    "log": ("logs",),
+    "why": ("explain",),
+    "progress": ("batch", "status"),
+}
+
+
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -91,7 +110,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            similar = get_close_matches(args[0].lower(), COMMANDS, cutoff=0.5)
+            name = args[0].lower()
+            similar = OTHER_NAMES.get(name) or get_close_matches(name, COMMANDS, cutoff=0.5)
             if similar and args[0] not in COMMANDS:
                 meant = " or ".join(f"'qo {name}'" for name in similar)
                 raise click.UsageError(f"There is no command '{args[0]}'. Did you mean {meant}?", ctx) from error

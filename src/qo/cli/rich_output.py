@@ -17,7 +17,7 @@ from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import to_json
 from qo.handled_types import NO_HANDLER, find_unhandled
-from qo.model import Status, Task, plural
+from qo.model import Status, Task, plural, shown_group
 from qo.terminal_text import clean, clean_lines, escape
 
 STYLES = {
@@ -123,6 +123,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
         ("lease until", task.lease_expires_at and _when(task.lease_expires_at, now)),
         ("worker", task.worker_id),
         ("needs", ", ".join(task.needs)),
+        ("group", task.group and shown_group(task.group)),
         ("timeout", duration(task.timeout)),
         ("key", task.idempotency_key),
         ("trace", task.trace_id),

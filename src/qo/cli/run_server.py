@@ -4,13 +4,13 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import sys
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
 from msgspec.structs import replace
 
-from qo.cli.log_buffer import buffer_logs
 from qo.client import Client, Settings, connect
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting, NewerFormat
@@ -25,6 +25,8 @@ from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
 log = logging.getLogger("qo.web")
 _SHUTDOWN_TIMEOUT = 5  # seconds for open requests, event streams included
 _SPARE_DESCRIPTORS = 128  # for the store, the log and everything else that is not a client's connection
+_FLUSH_INTERVAL = 0.1  # seconds between writes of the log
+_MAX_BUFFERED_LINES = 500
 
 
 def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSettings | None) -> WebSettings:
@@ -171,3 +173,49 @@ def within_descriptors(limits: ServerLimits) -> ServerLimits:
             )
             return replace(limits, max_connections=max_connections)
     return limits
+
+
+# --- the log
+
+
+class BufferedLogHandler(logging.Handler):
+    """Writes the lines of 0.1 s at once. A warning is written immediately, and the rest at exit.
+
+    A write per line releases the GIL each time, and a busy server spent a third of its time reacquiring it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+        if record.levelno >= logging.WARNING or len(self._lines) >= _MAX_BUFFERED_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        lines, self._lines = self._lines, []
+        if lines:
+            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.flush()
+
+    async def run(self) -> None:
+        while True:
+            self.flush()
+            await asyncio.sleep(_FLUSH_INTERVAL)
+
+
+def buffer_logs() -> BufferedLogHandler:
+    """Replace the handlers that write each line; keep their format.
+
+    The lines do not show the thread, the process and the line of code, so these are not looked up: a server logs two
+    lines for each submitted task. The process runs no code of others, which might want them.
+    """
+    logging._srcfile = None  # noqa: SLF001 - documented in the HOWTO of logging
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    log = logging.getLogger("qo")
+    buffered = BufferedLogHandler()
+    if log.handlers:
+        buffered.setFormatter(log.handlers[0].formatter)
+    log.handlers[:] = [buffered]
+    return buffered

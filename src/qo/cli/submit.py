@@ -58,6 +58,7 @@ _EXAMPLES = examples(
 @option("--id", "id_", metavar="UUID", help="Id of the task.  [default: a new one]")
 @option("--trace-id", metavar="TEXT", help="Trace id to store with the task.")
 @option("--batch", metavar="NAME", help="Group of tasks to count it with: see qo batch.")
+@option("--fair-by", metavar="NAME", help="Argument whose value is the group of the task.")
 @unique_options
 @option(
     "--wait", type=DURATION, is_flag=False, flag_value=_FOREVER, metavar="[DURATION]",

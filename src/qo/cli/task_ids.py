@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from qo.cli.completion import complete_ids
 from qo.client import Client
 from qo.errors import InvalidTask, TaskNotFound
-from qo.model import Filter, Task, check_id, cursor, is_id
+from qo.model import Filter, Task, cursor, is_id, show
 
 _MIN_DIGITS = 4
 _MAX_READ = 10_000  # tasks that are read to find one by the beginning of its id
@@ -44,8 +44,10 @@ async def whole_ids(client: Client, given: Sequence[str]) -> tuple[str, ...]:
 
 
 async def _whole_id(client: Client, text: str) -> str:
-    if is_id(text) or len(text.replace("-", "")) < _MIN_DIGITS or not _PREFIX.fullmatch(text):
-        return check_id(text)
+    if is_id(text):
+        return text
+    if len(text.replace("-", "")) < _MIN_DIGITS or not _PREFIX.fullmatch(text):
+        raise InvalidTask("id", f"{show(text)} is not an id, nor the first {_MIN_DIGITS} or more digits of one")
     found: dict[str, Task] = {}
     async for task in _near(client, text):
         if task.id.startswith(text):

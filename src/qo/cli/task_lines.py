@@ -18,7 +18,7 @@ NO_ARGUMENTS = "{}"
 _TIME_FIELDS = frozenset({"available_at", "run_at", "delay"})  # a task may have one of them
 _FIELDS = _TIME_FIELDS | {
     "type", "payload", "queue", "priority", "needs", "timeout", "max_retries", "retry", "idempotency_key", "trace_id",
-    "id", "batch", "unique",
+    "id", "batch", "unique", "fair_by",
 }  # fmt: skip
 _WHITESPACE = " \t\n\r"
 _decoder = json.JSONDecoder()
@@ -76,6 +76,7 @@ def line_of(task: Task, now: float) -> dict[str, Any]:
         "idempotency_key": task.idempotency_key,
         "trace_id": task.trace_id,
         "batch": task.batch,
+        "fair_by": None if task.group is None else task.group.partition("=")[0],
     }
 
 

@@ -10,7 +10,7 @@ from qo.cli.context import Invocation, common, examples, option
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.errors import TaskNotFound
-from qo.model import FINISHED, Event
+from qo.model import FINISHED, Event, Status
 from qo.terminal_text import clean_lines
 
 _POLL_INTERVAL = 1.0  # seconds
@@ -58,5 +58,8 @@ async def _logs(
 def _show(call: Invocation, event: Event) -> None:
     if call.json:
         return
-    call.console.print(Text(f"attempt {event.attempt}, {event.status}", style="bold"))
+    outcome = event.status.value
+    if event.status is Status.PENDING:
+        outcome = "failed, to be retried" if event.error else "handed back"
+    call.console.print(Text(f"attempt {event.attempt}, {outcome}", style="bold"))
     call.console.print(Text(clean_lines(event.log or "")), soft_wrap=True)

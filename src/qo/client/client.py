@@ -22,6 +22,7 @@ from qo.client.describe import (
     Settings,
     TaskOptions,
     ageing_of,
+    check_payloads,
     describe,
     parse_instant,
     seconds,
@@ -31,6 +32,7 @@ from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, Tas
 from qo.client.leases import TaskLeases
 from qo.client.live_types import LiveTypes
 from qo.client.schedules import SchedulesClient
+from qo.client.workflows import WorkflowsClient
 from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task
 from qo.controls import ControlsClient
@@ -91,6 +93,7 @@ from qo.pending_counts import PendingCounts, count_pending
 from qo.stats import Interval, StatsRecorder, read_stats
 from qo.storages import ObjectStorage
 from qo.transitions import Transitions
+from qo.workflows import WorkflowEngine
 
 log = logging.getLogger("qo.client")
 PAGE_SIZE = 500  # tasks in one request that reads or changes many
@@ -121,17 +124,19 @@ class Client:
     """A client of all queues of one store. Safe for concurrent callers on one event loop."""
 
     def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
-        self.engine = engine
+        self.recorder = StatsRecorder(engine, clock=clock)
+        self.transitions = Transitions(self.recorder, clock=clock)
+        self.store = engine  # without workflows
+        self.engine = engine = WorkflowEngine.around(engine, CancelReport(engine, self.transitions))
         self.controls = ControlsClient(engine)
         self.live_types = LiveTypes(engine)
         self.settings = settings or Settings()
         self._clock = clock
-        self.recorder = StatsRecorder(engine, clock=clock)
-        self.transitions = Transitions(self.recorder, clock=clock)
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add, is_repeatable=True)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
         self._leases = TaskLeases(self, self._applying, clock)
         self.schedules = SchedulesClient(self, clock)
+        self.workflows = WorkflowsClient(self)
 
     @property
     def payload_limit(self) -> int:
@@ -221,10 +226,9 @@ class Client:
 
         Raises KeyReused if some keys belong to tasks with other payloads. The other tasks are stored.
         """
-        check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.payload_limit)
+        check_payloads(tasks, self.payload_limit)
         first: dict[str, NewTask] = {}
         for task in tasks:
-            check_depth("payload", task.payload)
             if task.idempotency_key is not None and task.id in first:
                 check_refused(task, task.id)
                 if task.on_duplicate is None:
@@ -309,7 +313,7 @@ class Client:
         return await explain_task(self.engine, task, await self.engine.now())
 
     async def pending(self) -> PendingCounts:
-        """How many pending tasks are ready, scheduled and retrying."""
+        """How many pending tasks are ready, scheduled, retrying and blocked."""
         return await count_pending(self.engine, await self.engine.count(), await self.engine.now())
 
     async def stats(self) -> dict[str, Any]:
@@ -541,6 +545,12 @@ class Client:
         task = await self.get(task_id)
         if task is None:
             return _not_found(task_id)
+        if task.status in allowed and verb == "reschedule":
+            return WrongStatus(
+                f"task {task_id} waits for other tasks of its workflow and cannot be rescheduled; "
+                "`run now` runs it without them",
+                task_id=task_id,
+            )
         if task.status in allowed:  # only `run_now` asks for more than a status
             return WrongStatus(f"task {task_id} is due already; `qo explain` says what it waits for", task_id=task_id)
         names = ", ".join(sorted(allowed))
@@ -553,14 +563,26 @@ class Client:
         replayed = [change.id for change in changes if _verb(change) == "replay" and self.transitions.logs_queued]
         if not cancelled and not replayed:
             return
-        with suppress(StorageError):  # the changes are written; only their log lines and counts are missing
-            if cancelled:
-                self.transitions.cancelled(await self._existing(cancelled))
+        if cancelled:
+            await CancelReport(self.engine, self.transitions)(cancelled)
+        with suppress(StorageError):  # the changes are written; only their log lines are missing
             if replayed:
                 self.transitions.replayed(await self._existing(replayed))
 
     async def _existing(self, ids: Sequence[str]) -> Tasks:
         return [task for task in await self.engine.get_without_values(ids) if task is not None]
+
+
+class CancelReport:
+    """Logs and counts cancelled tasks by their ids. It does not refer to a client, which must end with its object."""
+
+    def __init__(self, engine: Engine, transitions: Transitions) -> None:
+        self._engine, self._transitions = engine, transitions
+
+    async def __call__(self, ids: Sequence[str]) -> None:
+        with suppress(StorageError):  # the changes are written; only their log lines and counts are missing
+            tasks = await self._engine.get_without_values(ids)
+            self._transitions.cancelled(task for task in tasks if task is not None)
 
 
 def connect(

@@ -1,12 +1,13 @@
 """Creates validated `NewTask` objects from the options of `enqueue`."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Literal, TypeAlias, TypedDict
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,10 +16,13 @@ from qo.errors import InvalidTask
 from qo.ids import new_id
 from qo.model import (
     AGEING,
+    BLOCKED_AT,
     DEFAULT_POLICY,
     MAX_RETRIES,
     TIMEOUT,
+    UNREADABLE,
     WINDOW,
+    Limit,
     NewTask,
     PromotionTimes,
     RetryPolicy,
@@ -26,14 +30,18 @@ from qo.model import (
     check_depth,
     check_described,
     check_id,
+    check_limit,
     check_name,
     check_names,
     check_size,
     check_type,
     check_unique,
     derived_id,
+    group_by,
+    group_of,
     level,
     unique_key,
+    with_group,
 )
 
 Seconds = float | timedelta
@@ -60,6 +68,8 @@ class TaskOptions(TypedDict, total=False):
     trace_id: str | None
     batch: str | None  # the group of tasks that it belongs to; see qo.batch
     unique: Unique | None  # at most one task with the same arguments
+    limit: Limit | None  # its key is the argument that the task is grouped by; workers know the numbers from their code
+    fair_by: str | None  # an argument; workers take turns between its values
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -92,13 +102,16 @@ def describe(
     trace_id: str | None = None,
     batch: str | None = None,
     unique: Unique | None = None,
+    limit: Limit | None = None,
+    fair_by: str | None = None,
     clock: Clock = system_clock,
 ) -> NewTask:
     """A validated task, ready to submit. `payload` is already encoded."""
     template = None
     if batch is None:
         batch = current_batch.get()
-    is_plain = id is None and idempotency_key is None and unique is None and batch is None
+    group = None if limit is None and fair_by is None else _group(limit, fair_by, payload)
+    is_plain = group is None and id is None and idempotency_key is None and unique is None and batch is None
     is_usual = is_plain and trace_id is None and run_at is None and delay is _NO_DELAY
     if is_usual and (retry is None or retry is DEFAULT_POLICY) and _type_of(needs) is tuple:
         try:
@@ -118,6 +131,8 @@ def describe(
         check_id(id)
     elif idempotency_key is not None:
         id = derived_id(check_name("queue", queue), check_type("type", type), str(idempotency_key))
+    if isinstance(run_at, int | float) and run_at >= BLOCKED_AT:
+        raise InvalidTask("run_at", f"must be below {BLOCKED_AT:.0f}")
     priority_level = level(priority) if isinstance(priority, str) else priority
     return check_described(
         NewTask(
@@ -126,7 +141,7 @@ def describe(
             type=type,
             payload=payload,
             priority=priority_level,
-            needs=() if needs == () else check_names("needs", needs),
+            needs=with_group(() if needs == () else check_names("needs", needs), group),
             timeout=seconds(timeout),
             max_retries=max_retries,
             retry=DEFAULT_POLICY if retry is None else retry,
@@ -143,6 +158,28 @@ def describe(
         ),
         payload_limit=settings.payload_limit or sys.maxsize,  # the client, which knows the store, checks again
     )
+
+
+def _group(limit: Limit | None, fair_by: str | None, payload: bytes) -> str | None:
+    """The group of a task: the value of the argument that its limit or its turns depend on."""
+    if limit is not None:
+        check_limit(limit)
+    key = group_by(limit, fair_by)
+    if key is None:
+        return None
+    field = "fair_by" if limit is None or limit.key is None else "limit.key"
+    try:
+        arguments = None if payload[:1] == b"\x00" else msgspec.json.decode(payload)  # raw data has no arguments
+    except UNREADABLE as error:
+        raise InvalidTask("payload", f"is not JSON: {error}") from error
+    return group_of(key, arguments, field)
+
+
+def check_payloads(tasks: Sequence[NewTask], limit: int) -> None:
+    """Raise InvalidTask for payloads that a store with this limit does not accept."""
+    check_size("payload", max((task.payload for task in tasks), key=len, default=b""), limit)
+    for task in tasks:
+        check_depth("payload", task.payload)
 
 
 @lru_cache(maxsize=1024, typed=True)  # most tasks share these values; typed, because True == 1

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from qo.engines.commit_loop import PendingCall
-from qo.model import Task
+from qo.model import Task, has_group_limits
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import WriterCall
 
@@ -33,8 +33,8 @@ def combined(calls: Sequence[PendingCall], now: float) -> list[WriterCall]:
     similar = defaultdict[object, list[PendingCall]](list)
     for call in calls:
         request = call.request
-        if request is None or request.is_repeat or request.per_type_limits:
+        if request is None or request.is_repeat or request.per_type_limits or has_group_limits(request):
             others.append(call)
         else:
-            similar[request.queues, request.types, request.capabilities].append(call)
+            similar[request.queues, request.types, request.capabilities, request.takes_groups].append(call)
     return others + [CombinedClaims(claims, now) if len(claims) > 1 else claims[0] for claims in similar.values()]

@@ -14,6 +14,7 @@ from qo.damage import encode_damage, note_name
 from qo.model import (
     NEW,
     Added,
+    ClaimAllowance,
     ClaimRequest,
     CountKey,
     Counts,
@@ -73,19 +74,21 @@ class ReadyTasks:
     def take(self, request: ClaimRequest, now: float) -> Iterator[Task]:
         """Yield due and eligible tasks in the order of `in_order`. Each leaves its lane: the caller claims it."""
         self._stage(now)
-        left, fronts = dict(request.per_type_limits), list[tuple[float, _HeapEntry, LaneKey]]()
+        allowance, fronts = ClaimAllowance(request), list[tuple[float, _HeapEntry, LaneKey]]()
+        taken = set[str]()  # a task that was deleted and added again within one tick of the clock has two equal entries
         for lane in self._heads.first(request, now):
             self._changed.add(lane)
             self._open(fronts, lane, now, reached=0.0)
         for _ in range(request.limit):
-            front = self._next(fronts, left)
+            front = self._next(fronts, allowance)
             if front is None:
                 return
             reached, entry, lane = front
             task = self._task(entry)
             heappop(self._lanes[lane])
             self._open(fronts, lane, now, reached)
-            if task is not None:
+            if task is not None and task.id not in taken:
+                taken.add(task.id)
                 yield task
 
     def _open(self, fronts: list[tuple[float, _HeapEntry, LaneKey]], lane: LaneKey, now: float, reached: float) -> None:
@@ -95,14 +98,11 @@ class ReadyTasks:
             heappush(fronts, (max(reached, effective), entries[0], lane))
 
     def _next(
-        self, fronts: list[tuple[float, _HeapEntry, LaneKey]], left: dict[str, int]
+        self, fronts: list[tuple[float, _HeapEntry, LaneKey]], allowance: ClaimAllowance
     ) -> tuple[float, _HeapEntry, LaneKey] | None:
         while fronts:
             front = heappop(fronts)
-            type_ = front[2][1]
-            if left.get(type_, 1) > 0:
-                if type_ in left:
-                    left[type_] -= 1
+            if allowance.take(front[2][1], front[2][2]):
                 return front
         return None
 
@@ -198,17 +198,17 @@ class IndexedTable(Table):
     def _write(self, task: Task, *, without_event: bool = False, log: str | None = None) -> None:
         before = self.tasks.get(task.id)
         if before is not None:
-            self._tally(before, -1)
+            self._add_to_counts(before, -1)
             if before.priority != task.priority:
                 self._ready.change(lane_of(before))
         super()._write(task, without_event=without_event, log=log)
         self._index(task)
 
     def _index(self, task: Task) -> None:
-        self._tally(task, 1)
+        self._add_to_counts(task, 1)
         self._ready.join(task)
 
-    def _tally(self, task: Task, step: int) -> None:
+    def _add_to_counts(self, task: Task, step: int) -> None:
         key = count_key(task)
         self._counts[key] += step
         if task.batch is None:
@@ -222,4 +222,4 @@ class IndexedTable(Table):
 
     def _remove(self, task: Task) -> None:
         super()._remove(task)
-        self._tally(task, -1)
+        self._add_to_counts(task, -1)

@@ -23,7 +23,7 @@ class Shape:
 
     def __init__(self, kind: type[Struct], *, but: tuple[str, ...] = (), **inside: "Shape") -> None:
         """`but`: fields of the struct that are not part of the document. `events` is a list of objects or arrays."""
-        self.names = frozenset(kind.__struct_fields__) - frozenset(but)
+        self.names = frozenset(kind.__struct_encode_fields__) - frozenset(but)
         self.inside = inside
         self.size = len(kind.__struct_fields__)  # of an event stored as an array
 

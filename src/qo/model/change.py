@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from qo.model.filter import ClaimRequest
 from qo.model.ranking import AGEING, STRICT
-from qo.model.task import FINISHED, FailureKind, Status, Task, kind_of
+from qo.model.task import BLOCKED_AT, FINISHED, FailureKind, Status, Task, kind_of
 from qo.model.text import storable_log, storable_progress_text
 
 
@@ -25,6 +25,7 @@ class Guard(StrEnum):
     EXPIRED = "expired"  # running under the change's lease, which expired at least `grace` seconds ago
     WAITING = "waiting"  # pending: no worker has it
     NOT_DUE = "not_due"  # pending, and due later
+    BLOCKED = "blocked"  # pending, and waiting for other tasks of its workflow
     UNFINISHED = "unfinished"
     ENDED = "ended"  # finished, not archived
     REPLAYABLE = "replayable"  # finished without success, or archived
@@ -36,6 +37,7 @@ STATUSES: dict[Guard, frozenset[Status]] = {
     Guard.EXPIRED: frozenset({Status.RUNNING}),
     Guard.WAITING: frozenset({Status.PENDING}),
     Guard.NOT_DUE: frozenset({Status.PENDING}),
+    Guard.BLOCKED: frozenset({Status.PENDING}),
     Guard.UNFINISHED: frozenset({Status.PENDING, Status.RUNNING}),
     Guard.ENDED: frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
     Guard.REPLAYABLE: frozenset({Status.FAILED, Status.CANCELLED, Status.ARCHIVED}),
@@ -99,6 +101,8 @@ def allows(task: Task, change: Change, now: float) -> bool:
     if change.guard in LEASED and task.lease_id != change.lease_id:
         return False
     if change.guard is Guard.NOT_DUE and task.available_at <= now:
+        return False
+    if change.guard is Guard.BLOCKED and task.available_at != BLOCKED_AT:
         return False
     return change.guard is not Guard.EXPIRED or (task.lease_expires_at or 0.0) <= now - change.grace
 

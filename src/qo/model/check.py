@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sized
 from functools import lru_cache
 
 from qo.errors import BadBatch, InvalidTask
+from qo.model.group import GROUP_MARK, check_group
 from qo.model.ranking import level
 from qo.model.task import DEFAULT_POLICY, LONGEST, NewTask, RetryPolicy
 from qo.model.text import is_a, show
@@ -43,7 +44,7 @@ def check_depth(field: str, data: bytes) -> None:
 
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes; larger values are stored outside the task, where the store supports it
-_MAX_WHOLE_NUMBER = 10_000  # for retries, concurrency and limits of types
+MAX_LIMIT = _MAX_WHOLE_NUMBER = 10_000  # for retries, concurrency and limits of types
 MAX_NAMES = 1000  # in a list of queues, types, capabilities or needs
 _MAX_KEY_LENGTH = 256  # characters
 _INFINITE = float("inf")
@@ -160,8 +161,11 @@ def _check_kind(  # noqa: PLR0917 - positional, so that the cache has one key fo
 ) -> None:
     check_name("queue", queue)
     check_type("type", type)
-    for need in needs:
-        check_name("needs", need)
+    for number, need in enumerate(needs):
+        if number == 0 and is_a(need, str) and need.startswith(GROUP_MARK):
+            check_group("group", need.removeprefix(GROUP_MARK))
+        else:
+            check_name("needs", need)
     level(priority)
     check_number("timeout", timeout, above=0.0)
     check_whole("max_retries", max_retries)

@@ -1,15 +1,17 @@
 """Which tasks: filters, claim requests, keys of counts, and positions in a listing."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model.check import check_id, check_number
+from qo.model.group import group_in, group_key
 from qo.model.ranking import MEDIUM
-from qo.model.task import FINISHED, LATEST, Status, Task
+from qo.model.task import BLOCKED_AT, FINISHED, LATEST, Status, Task
 from qo.model.text import show
 
 
@@ -21,6 +23,7 @@ class PendingKind(StrEnum):
     READY = "ready"  # for a worker: it is due
     SCHEDULED = "scheduled"  # for the time it was submitted or rescheduled for
     RETRYING = "retrying"  # for the end of its back-off
+    BLOCKED = "blocked"  # for other tasks of its workflow
 
 
 class Filter(Struct, frozen=True, kw_only=True):
@@ -90,6 +93,8 @@ def pending_kind(task: Task, now: float) -> PendingKind | None:
         return None
     if task.available_at <= now:
         return PendingKind.READY
+    if task.available_at == BLOCKED_AT:
+        return PendingKind.BLOCKED
     return PendingKind.RETRYING if task.failures > 0 else PendingKind.SCHEDULED
 
 
@@ -185,15 +190,85 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     limit: int = 1
     lease: float = LEASE
     per_type_limits: Mapping[str, int] = {}  # for some types, fewer than `limit`
+    takes_groups: bool = False  # also tasks with a group; the worker applies their limits
+    per_group_limits: Mapping[str, int] = {}  # by type: at most this many tasks of each of its groups
+    group_limits: Mapping[str, int] = {}  # by `group_key`: instead of those above; 0 excludes the group
     is_prefetch: bool = False  # the handlers start later: `started_at` stays None until a change sets it
     is_repeat: bool = False  # the first response was lost: return the tasks it leased, if any
 
 
-def eligibility(request: ClaimRequest) -> Callable[[str, str, Collection[str]], bool]:
+def eligibility(request: ClaimRequest) -> Callable[[str, str, Sequence[str]], bool]:
     """As `eligible`, for many tasks: the cost per task does not depend on the number of names."""
     covers, capabilities = lane_matcher(request.queues, request.types), request.capabilities
-    return lambda queue, type_, needs: covers(queue, type_) and capabilities.issuperset(needs)
+    if not request.takes_groups:
+        return lambda queue, type_, needs: covers(queue, type_) and capabilities.issuperset(needs)
+
+    def is_eligible(queue: str, type: str, needs: Sequence[str]) -> bool:
+        if not covers(queue, type):
+            return False
+        group = group_in(needs)
+        if group is None:
+            return capabilities.issuperset(needs)
+        return group_limit(request, type, group) > 0 and capabilities.issuperset(needs[1:])
+
+    return is_eligible
 
 
-def eligible(request: ClaimRequest, queue: str, type: str, needs: Collection[str]) -> bool:
+def eligible(request: ClaimRequest, queue: str, type: str, needs: Sequence[str]) -> bool:
+    """Whether a request may claim tasks of a queue and type with these needs, as a store keeps them."""
     return eligibility(request)(queue, type, needs)
+
+
+def group_limit(request: ClaimRequest, type: str, group: str) -> int:
+    """How many tasks of a group a claim may take."""
+    most = request.group_limits.get(group_key(type, group))
+    return request.per_group_limits.get(type, request.limit or 1) if most is None else most
+
+
+def without_group_limits(request: ClaimRequest) -> ClaimRequest:
+    """The same request for all groups, whether or not they are full."""
+    return replace(request, per_group_limits={}, group_limits={}) if has_group_limits(request) else request
+
+
+def has_group_limits(request: ClaimRequest) -> bool:
+    return bool(request.per_group_limits or request.group_limits)
+
+
+class ClaimAllowance:
+    """What the limits of a request for types and groups leave while tasks are chosen in order."""
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self._request = request
+        self._is_limited = bool(request.per_type_limits) or has_group_limits(request)
+        self._types: dict[str, int] = dict(request.per_type_limits)
+        self._groups: dict[str, int] = {}
+
+    def take(self, type: str, needs: Sequence[str]) -> bool:
+        """Count a task. False: the limit of its type or its group is reached."""
+        if not self._is_limited:
+            return True
+        if self._types.get(type, 1) <= 0:
+            return False
+        group = group_in(needs)
+        if group is not None:
+            key = group_key(type, group)
+            left = self._groups.get(key)
+            left = group_limit(self._request, type, group) if left is None else left
+            if left <= 0:
+                return False
+            self._groups[key] = left - 1
+        if type in self._types:
+            self._types[type] -= 1
+        return True
+
+    def give_back(self, type: str, needs: Sequence[str]) -> None:
+        """Undo `take` for a task that was not claimed."""
+        if type in self._types:
+            self._types[type] += 1
+        group = group_in(needs)
+        if group is not None and (key := group_key(type, group)) in self._groups:
+            self._groups[key] += 1
+
+    def limits_left(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The limits per type, and by `group_key`, of a request for the rest."""
+        return self._types, {**self._request.group_limits, **self._groups}

@@ -1,25 +1,25 @@
 """Finds the lanes whose tasks are claimed next from the first task of each lane.
 
-A lane has one queue, type, set of needs and priority. Its head is its first ready task. The `limit` tasks that are
-claimed next are in the `limit` lanes whose heads rank first. For each kind of worker that takes from many lanes there
-is a view: heaps of the heads that it may claim. A new head adds one entry to each of these views, however many lanes
-there are.
+A lane has one queue, type, set of needs (with the group) and priority. Its head is its first ready task. The `limit`
+tasks that are claimed next are in the `limit` lanes whose heads rank first. For each kind of worker that takes from
+many lanes there is a view: heaps of the heads that it may claim. A new head adds one entry to each of these views,
+however many lanes there are.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterable
 from contextlib import closing
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from qo.model.filter import ClaimRequest, eligibility
+from qo.model.filter import ClaimAllowance, ClaimRequest, eligibility, without_group_limits
 
 _MAX_LANES_BY_TYPE = 64  # claims of types with at most this many lanes use no view
 _MAX_VIEWS = 16
 _SPARE_ENTRIES = 64  # a view is rebuilt when it has more than this and two entries per lane
 
 Key = TypeVar("Key", bound=Hashable)
-_RequestKind: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+_RequestKind: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool]
 
 
 class LaneIdentity(NamedTuple):
@@ -40,7 +40,7 @@ class _View(Generic[Key]):
     """The heads that workers of one kind may claim. Entries of former heads are dropped when they are reached."""
 
     def __init__(self, request: ClaimRequest) -> None:
-        self._is_eligible = eligibility(request)
+        self._is_eligible = eligibility(without_group_limits(request))  # these differ from claim to claim
         self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
         self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant from which they wait
 
@@ -128,16 +128,15 @@ class LaneHeads(Generic[Key]):
 
     def first(self, request: ClaimRequest, now: float) -> list[Key]:
         """The lanes that contain the `limit` tasks of a claim, in the order of their heads."""
-        taken: Counter[str] = Counter()  # lanes of each type
+        allowance = ClaimAllowance(request)  # each lane counts as the one task that it has at least
         first: list[Key] = []
         if request.limit <= 0:
             return first
         with closing(self._eligible(request, now)) as eligible:
             for key in eligible:
-                type_ = self._names[key].type
-                if taken[type_] >= request.per_type_limits.get(type_, request.limit):
+                name = self._names[key]
+                if not allowance.take(name.type, name.needs):
                     continue
-                taken[type_] += 1
                 first.append(key)
                 if len(first) == request.limit:
                     break
@@ -156,7 +155,7 @@ class LaneHeads(Generic[Key]):
         view.fill((key, self._heads[key]) for key in keys if view.includes(self._names[key]))
 
     def _view(self, request: ClaimRequest) -> _View[Key]:
-        kind = (request.queues, request.types, request.capabilities)
+        kind = (request.queues, request.types, request.capabilities, request.takes_groups)
         view = self._views.get(kind)
         if view is None:
             view = _View[Key](request)

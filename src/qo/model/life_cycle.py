@@ -34,7 +34,8 @@ from qo.model.failures import (
 )
 from qo.model.filter import ClaimRequest
 from qo.model.ranking import HIGH
-from qo.model.task import FINISHED, FailureKind, Status, Task
+from qo.model.task import BLOCKED_AT, FINISHED, FailureKind, Status, Task
+from qo.model.workflow import GraphNode, NodeState, WorkflowGraph, cancel_child, replay_node, unblock
 
 REFUSED = "-"
 GONE = "gone"
@@ -57,6 +58,13 @@ def _with_retries(task: Task) -> Task:
 def _without_retries(task: Task) -> Task:
     return replace(task, max_retries=task.failures)
 
+
+_GRAPH = WorkflowGraph(
+    token="0" * 20,
+    name="sample",
+    created_at=NOW,
+    nodes=(GraphNode(type="parent"), GraphNode(type="child", parents=(0,))),
+)
 
 STEPS = (
     LifeCycleStep("claim", "worker", None, "Takes a due task under a new lease; `attempt` grows by one."),
@@ -143,6 +151,24 @@ STEPS = (
     LifeCycleStep(
         "withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."
     ),
+    LifeCycleStep(
+        "unblock",
+        "anyone",
+        lambda _: unblock(_GRAPH, 1),
+        "The parents of a task of a workflow have completed: it is due now.",
+    ),
+    LifeCycleStep(
+        "cancel child",
+        "anyone",
+        lambda _: cancel_child(_GRAPH, 1, 0, NodeState(Status.FAILED)),
+        "A parent of a blocked task of a workflow did not complete.",
+    ),
+    LifeCycleStep(
+        "block again",
+        "anyone",
+        lambda _: replay_node(_GRAPH, 1, is_blocked=True),
+        "A task of a workflow runs again, after a parent that runs again too.",
+    ),
     LifeCycleStep("archive", "anyone", lambda task: archive(task.id), "Removes the task from normal listings."),
     LifeCycleStep("delete", "anyone", None, "Deletes the task and its history."),
 )
@@ -152,6 +178,7 @@ GUARDS = {
     Guard.EXPIRED: "as `held`, and that lease expired at least `grace` seconds ago, so a late renewal still wins.",
     Guard.WAITING: "the task is pending, so no worker has it.",
     Guard.NOT_DUE: "the task is pending and not due yet.",
+    Guard.BLOCKED: "the task is pending and waits for other tasks of its workflow.",
     Guard.UNFINISHED: "the task has not ended.",
     Guard.ENDED: "the task has ended and is not archived yet.",
     Guard.REPLAYABLE: "the task ended without success, or is archived.",
@@ -165,6 +192,7 @@ KINDS = {
     FailureKind.LOST: "the worker or the process of the handler died, or the lease expired.",
     FailureKind.UNKNOWN_TYPE: "no worker handles the type of the task (`reject`).",
     FailureKind.CANCELLED: "only as `TaskFailed.kind`: the task was cancelled.",
+    FailureKind.PARENT: "the task was cancelled, because a task of its workflow that it waits for did not complete.",
 }
 
 
@@ -193,6 +221,8 @@ def outcome(step: LifeCycleStep, status: Status) -> str:
     if step.change is not None:
         if guard(step) is Guard.NOT_DUE:
             task = replace(task, available_at=NOW + 1)
+        if guard(step) is Guard.BLOCKED:
+            task = replace(task, available_at=BLOCKED_AT)
         changed = apply(task, step.change(task), NOW)
         return REFUSED if changed is None else changed.status.value
     if step.name == "delete":

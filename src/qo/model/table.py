@@ -10,7 +10,7 @@ from qo.errors import Conflict
 from qo.model import change as rules
 from qo.model.change import Change
 from qo.model.check import check_distinct
-from qo.model.filter import ClaimRequest, CountKey, Counts, Filter, Position, eligibility
+from qo.model.filter import ClaimAllowance, ClaimRequest, CountKey, Counts, Filter, Position, eligibility
 from qo.model.ranking import in_order
 from qo.model.task import FINISHED, Event, NewTask, Status, Task, admit, event_of, lane_of, stamps
 
@@ -87,13 +87,13 @@ class Table:
 
     def _first(self, request: ClaimRequest, now: float) -> list[Task]:
         """The due and eligible tasks that rank first, within the limits of the request."""
-        is_eligible, left, first = eligibility(request), dict(request.per_type_limits), list[Task]()
+        is_eligible, allowance, first = eligibility(request), ClaimAllowance(request), list[Task]()
         due = (task for task in self.tasks.values() if rules.is_due(task, now))
-        for task in in_order((task for task in due if is_eligible(task.queue, task.type, task.needs)), now, lane_of):
+        eligible = (task for task in due if is_eligible(task.queue, task.type, task.stored_needs))
+        for task in in_order(eligible, now, lane_of):
             if len(first) == request.limit:
                 break
-            if left.get(task.type, 1) > 0:
-                left[task.type] = left.get(task.type, request.limit + 1) - 1
+            if allowance.take(task.type, task.stored_needs):
                 first.append(task)
         return first
 

@@ -4,9 +4,10 @@ from enum import StrEnum
 from hashlib import sha256
 from math import inf
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from qo.model.group import group_in, without_group
 from qo.model.ranking import AGEING, MEDIUM, due_at, rank
 
 
@@ -53,6 +54,7 @@ def derived_id(queue: str, type: str, key: str) -> str:
 
 LONGEST = 3.2e9  # seconds: a hundred years, the longest duration that is accepted
 LATEST = 253_402_300_799.0  # the last instant that ISO 8601 can express: the end of the year 9999
+BLOCKED_AT = 2 * LONGEST  # `available_at` of a task that waits for other tasks of its workflow
 TIMEOUT = 300.0  # seconds for the first attempt
 MAX_RETRIES = 3
 WINDOW = 86_400.0  # seconds for which an idempotency key is unique
@@ -72,7 +74,7 @@ class Status(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt failed, or, for `CANCELLED`, why a task has no result."""
+    """Why an attempt failed, or, for `CANCELLED` and `PARENT`, why a task has no result."""
 
     __hash__ = str.__hash__
 
@@ -81,6 +83,7 @@ class FailureKind(StrEnum):
     LOST = "lost"  # the worker or the handler's process died
     UNKNOWN_TYPE = "unknown_type"  # no worker handles the type
     CANCELLED = "cancelled"
+    PARENT = "parent"  # a task of its workflow that it waits for did not complete
 
     @classmethod
     def _missing_(cls, value: object) -> "FailureKind | None":
@@ -104,7 +107,7 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     type: str
     payload: bytes = b"null"
     priority: int = MEDIUM
-    needs: tuple[str, ...] = ()  # capabilities that a worker must have, sorted
+    needs: tuple[str, ...] = ()  # capabilities that a worker must have, sorted; before them the group (model/group.py)
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = DEFAULT_POLICY
@@ -133,7 +136,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     failure_kind: FailureKind | None = None  # of `error`
     archived_from: Status | None = None  # the status before archiving; None if an older version archived it
     priority: int = MEDIUM  # 0 to 9, lower first
-    needs: tuple[str, ...] = ()  # capabilities that a worker must have
+    stored_needs: tuple[str, ...] = field(name="needs", default=())  # `needs`, and before them the group
     timeout: float = TIMEOUT  # seconds for the first attempt
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = DEFAULT_POLICY
@@ -155,6 +158,16 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     batch: str | None = None
     progress: float | None = None  # 0 to 1, as the handler reported it; a claim clears it
     progress_text: str | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capabilities that a worker must have."""
+        return without_group(self.stored_needs)
+
+    @property
+    def group(self) -> str | None:
+        """The tasks that it shares limits and turns with, such as `customer_id=42`."""
+        return group_in(self.stored_needs)
 
     @property
     def due_at(self) -> float:
@@ -203,7 +216,7 @@ def with_kind(task: Task) -> Task:
 
 def lane_of(task: Task) -> tuple[str, str, tuple[str, ...], int]:
     """The lane of a task. Tasks of one lane are claimed in the order of their ranks, which does not change."""
-    return task.queue, task.type, task.needs, task.priority
+    return task.queue, task.type, task.stored_needs, task.priority
 
 
 def stamps(now: float, size: int) -> list[float]:
@@ -224,7 +237,7 @@ def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
         type=new.type,
         payload=new.payload,
         priority=new.priority,
-        needs=new.needs,
+        stored_needs=new.needs,
         timeout=new.timeout,
         max_retries=new.max_retries,
         retry=new.retry,

@@ -1,4 +1,4 @@
-"""The monitor expires leases, marks dead workers, applies retention, and runs the scheduler (`scheduler.py`).
+"""The monitor expires leases, marks dead workers, reviews workflows, applies retention, and runs the scheduler.
 
 Any number of monitors may run. A note elects one leader, so that the work is not done twice. Guarded writes keep the
 store correct if two monitors lead for a moment.
@@ -19,10 +19,12 @@ from qo.client import Client
 from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, NewerFormat, Refused, StorageError
+from qo.fleet_limits.repair import repair_limits
 from qo.ids import random_fraction
 from qo.model import NEW, Note
 from qo.monitor.scheduler import Scheduler
 from qo.monitor.settings import MonitorSettings
+from qo.monitor.workflow_reviewer import WorkflowReviewer
 from qo.stats import compact_stats
 from qo.store_time import StoreTime
 from qo.sweep import LeaseExpiry, Retention
@@ -30,6 +32,7 @@ from qo.sweep import LeaseExpiry, Retention
 log = logging.getLogger("qo.monitor")
 _MAX_DELAY_FACTOR, _MAX_DELAY = 1.25, 2.0  # how late a check may be: a factor of the interval, plus seconds
 _TERM_CHECKS = 2  # checks in the term of a leader: every second check renews it
+_WORKFLOWS_INTERVAL = 900.0  # seconds between two listings of open workflows, while none is known
 _COMPACT_INTERVAL = 1800.0  # seconds between two compactions of the statistics and the audit trail
 _WORKER_CHECK_PERIOD = 4  # checks between two searches for dead workers
 _MAX_TERM = 3600.0  # seconds; the leader of a note that stays unchanged for longer is dead
@@ -74,7 +77,8 @@ class Monitor:
         self._expiry = LeaseExpiry(client.engine, client.transitions, awake, checks_ahead=True)
         self._stopping = asyncio.Event()
         self._retention = _retention(client, self._settings)
-        self._swept_at = {"repair": float("-inf"), "tidy": float("-inf"), "compact": float("-inf")}
+        self._workflows = WorkflowReviewer(client, self._clock, self._elapsed)
+        self._swept_at = {work: float("-inf") for work in ("repair", "tidy", "compact", "workflows")}
         self._next = self._settings.check_interval  # seconds until the next check
         self._term: _Term | None = None  # while this monitor leads
         self._checks = 0
@@ -219,8 +223,13 @@ class Monitor:
         repaired = 0
         if self._is_due("repair", self._settings.sweep_interval):
             repaired = await self._engine.repair()
+        if self._workflows.has_open or self._is_due(
+            "workflows", max(_WORKFLOWS_INTERVAL, self._settings.sweep_interval)
+        ):
+            await self._workflows.check()
         if self._is_due("compact", max(_COMPACT_INTERVAL, self._settings.sweep_interval)):
             await compact_stats(self._engine, self._clock())
+            await repair_limits(self._engine, self._clock())  # a worker that needs a slot does it at once
             await self._compact_audit()
         shortest = self._retention.shortest(self._engine)
         if shortest == float("inf") or not self._is_due("tidy", min(self._settings.sweep_interval, shortest)):

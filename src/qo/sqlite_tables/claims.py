@@ -1,24 +1,28 @@
 """Claims on one connection: the first tasks of all eligible lanes, in order."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
+import apsw
 import msgspec
 from msgspec.structs import replace
 
-from qo.model import ClaimRequest, Status, Task, in_order, lane_of
+from qo.model import ClaimAllowance, ClaimRequest, Status, Task, eligibility, has_group_limits, in_order, lane_of
 from qo.sqlite_tables.damage import DamageFound
-from qo.sqlite_tables.rows import BY_N, damaged_rows, encode_list, plain, read_tasks
+from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.rows import BY_N, PENDING, damaged_rows, encode_list, plain, read_tasks
+from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.statements import SQL, write_rows
 from qo.sqlite_tables.transaction import TableTransaction
 
-_PENDING, _RUNNING = plain(Status.PENDING), plain(Status.RUNNING)
+_RUNNING = plain(Status.RUNNING)
 _STAGE_SIZE = 1000  # tasks made ready by one statement
 _MIN_READ = 4  # tasks of each lane that a claim from several lanes reads first
 
 _numbers = msgspec.json.Decoder(list[int])
+_pairs = msgspec.json.Decoder(list[tuple[int, int]])
 _any_list = msgspec.json.Decoder(list[Any])
 _candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, float, int]]]])
 _Head = tuple[float, float, int, int]  # the highest effective rank in its lane so far, rank, number, lane
@@ -75,7 +79,10 @@ class SqliteClaims:
         return [[tasks[n] for n in share] for share in shares]
 
     def _choose(self, request: ClaimRequest, now: float) -> list[int]:
-        """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound."""
+        """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound, or SegmentNeeded."""
+        segments = self._transaction.segments
+        if segments.may_exist:
+            require_heads(self._db, self._lanes, request, segments.unreadable)
         try:
             return self._first(request, now)
         except msgspec.DecodeError as error:  # a lane or rank is not a number
@@ -100,8 +107,8 @@ class SqliteClaims:
             first = self._within_limits(heads | self._heads(short, request.limit, promoted), request)
         taken = Counter(lane for *_, lane in first)
         for lane, number in taken.items():
-            self._transaction.tally[lane, _PENDING] -= number
-            self._transaction.tally[lane, _RUNNING] += number
+            self._transaction.count_changes[lane, PENDING] -= number
+            self._transaction.count_changes[lane, _RUNNING] += number
         self._transaction.change_lanes(taken)
         return [n for _, _, n, _ in first]
 
@@ -114,15 +121,38 @@ class SqliteClaims:
         return heads
 
     def _within_limits(self, heads: Mapping[int, list[_Head]], request: ClaimRequest) -> list[_Head]:
-        """The first tasks of all lanes, within the limits per type."""
+        """The first tasks of all lanes, within the limits per type and group."""
         first = sorted(head for some in heads.values() for head in some)
-        if request.per_type_limits:
-            taken: Counter[str] = Counter()
-            allowed = []
-            for head in first:
-                type_ = self._lanes[head[3]].type
-                taken[type_] += 1
-                if taken[type_] <= request.per_type_limits.get(type_, taken[type_]):
-                    allowed.append(head)
-            first = allowed
+        if request.per_type_limits or has_group_limits(request):
+            allowance = ClaimAllowance(request)
+            lanes = ((head, self._lanes[head[3]]) for head in first)
+            first = [head for head, lane in lanes if allowance.take(lane.type, lane.needs)]
         return first[: request.limit]
+
+
+def require_heads(
+    db: apsw.Connection, lanes: SqliteLanes, request: ClaimRequest, unreadable: Collection[str] = ()
+) -> None:
+    """Raise SegmentNeeded if a segment may contain tasks that this claim takes.
+
+    A claim takes at most `limit` tasks of a lane, by their rank. So the tables must hold that many before the lane's
+    first segment. Segments whose objects are in `unreadable` are ignored.
+    """
+    if request.limit < 1:
+        return
+    unused = encode_list([*unreadable])
+    thin = _numbers.decode(db.execute(SQL["thin_lanes"], (request.limit, unused)).get)
+    if not thin:
+        return
+    is_eligible = eligibility(request)
+    lanes.refresh()
+    thin = [
+        lane for lane in thin if lane in lanes and is_eligible(lanes[lane].queue, lanes[lane].type, lanes[lane].needs)
+    ]
+    needed = list[int]()
+    for lane in thin:
+        found = _pairs.decode(db.execute(SQL["segments_of_lane"], (lane, unused)).get)
+        before = accumulate((tasks for _, tasks in found), initial=0)
+        needed += [n for (n, _), number in zip(found, before, strict=False) if number < request.limit]
+    if needed:
+        raise SegmentNeeded(needed)

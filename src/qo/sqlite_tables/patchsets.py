@@ -13,7 +13,18 @@ from qo.errors import StorageError
 from qo.sqlite_tables.driver_errors import GENERAL
 
 # Every table is either replicated, or local to a database.
-RECORDED = ("lanes", "tasks", "events", "tally", "notes", "followers", "submissions")
+RECORDED = (
+    "lanes",
+    "tasks",
+    "events",
+    "tally",
+    "notes",
+    "followers",
+    "submissions",
+    "segments",
+    "cold_ids",
+    "cold_counts",
+)
 LOCAL = ("formats", "lane_removals")
 
 _CONFLICTS = {
@@ -63,8 +74,12 @@ class ChangeRecorder:
             self._session = None
 
 
-def apply_patchset(db: apsw.Connection, patchset: bytes, tables: Container[str] = RECORDED) -> None:
+def apply_patchset(
+    db: apsw.Connection, patchset: bytes, tables: Container[str] = RECORDED, *, others: Container[str] = ()
+) -> None:
     """Change the rows of this database. Call inside a transaction. Raises PatchsetRefused if it does not fit exactly.
+
+    Changes of the tables in `others` are ignored.
 
     After an error the caller must roll back: a savepoint for this alone would cost an eighth of the time. Errors of
     the store, such as a full disk, are raised as the driver's errors.
@@ -73,6 +88,8 @@ def apply_patchset(db: apsw.Connection, patchset: bytes, tables: Container[str] 
 
     def is_recorded(table: str) -> bool:
         nonlocal problem
+        if table in others:
+            return False
         if table not in tables:
             problem = f"table {table!r} is not replicated"
             raise PatchsetRefused(problem)

@@ -1,12 +1,13 @@
 """Reads on a separate connection, so that they never wait for a commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
 from qo.model import (
+    BLOCKED_AT,
     FINISHED,
     CountKey,
     Counts,
@@ -22,7 +23,9 @@ from qo.model import (
 )
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
-from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.segments import ColdSegment, read_segments, segments_with
+from qo.sqlite_tables.statements import SQL, UNINDEXED
+from qo.sqlite_tables.transaction import UNINDEXED_READY
 
 _MANY_COMING = 20_000  # below this, the same for tasks that are not due
 _numbers = msgspec.json.Decoder(list[int])
@@ -31,17 +34,26 @@ _MANY_PENDING = 1000  # below this, gathering and sorting pending tasks is faste
 
 _KINDS = {
     PendingKind.READY: "available_at <= ?",
-    PendingKind.SCHEDULED: "(available_at > ? AND failures = 0)",
-    PendingKind.RETRYING: "(available_at > ? AND failures > 0)",
+    PendingKind.SCHEDULED: f"(available_at > ? AND available_at <> {BLOCKED_AT!r} AND failures = 0)",
+    PendingKind.RETRYING: f"(available_at > ? AND available_at <> {BLOCKED_AT!r} AND failures > 0)",
+    PendingKind.BLOCKED: f"(available_at > ? AND available_at = {BLOCKED_AT!r})",
 }
 
 
 class _SqliteBranch(NamedTuple):
     """One branch of a query: an index and a condition."""
 
-    place: str
+    by: str | None  # the index
     test: str
     values: tuple[Any, ...] = ()
+
+
+def _count(rows: Iterable[tuple[Any, ...]]) -> Counts:
+    return {
+        CountKey(queue, type_, STATUS[status], priority): n
+        for queue, type_, status, priority, n in rows
+        if status in STATUS
+    }
 
 
 class SqliteReader:
@@ -71,13 +83,71 @@ class SqliteReader:
             tasks = read_tasks(self._db, BY_N, numbers, self._lanes).values()
         return sorted(tasks, key=lambda task: (task.created_at, task.id), reverse=True)
 
+    # --- with the segments that may contain more, in the same snapshot
+
+    def get_and_segments(self, ids: Sequence[str]) -> tuple[list[Task | None], list[ColdSegment]]:
+        with self._db:
+            found = self.get(ids)
+            missing = [task_id for task_id, task in zip(ids, found, strict=True) if task is None]
+            segments = self._segments_with(missing)
+        return found, segments
+
+    def history_and_segments(self, task_id: str) -> tuple[list[Event], list[ColdSegment]]:
+        with self._db:
+            events = self.history(task_id)
+            segments = [] if events else self._segments_with([task_id])
+        return events, segments
+
+    def find_and_segments(
+        self, where: Filter, limit: int, start: Position | None, now: float
+    ) -> tuple[list[Task], list[ColdSegment]]:
+        with self._db:
+            found = self.find(where, limit, start, now)
+            segments = self._matching_segments(where, start, now)
+        return found, segments
+
+    def segments(self) -> list[ColdSegment]:
+        return read_segments(self._db)
+
+    def _segments_with(self, ids: Sequence[str]) -> list[ColdSegment]:
+        numbers = segments_with(self._db, ids)
+        return read_segments(self._db, numbers) if numbers else []
+
+    def _matching_segments(self, where: Filter, start: Position | None, now: float) -> list[ColdSegment]:
+        """The segments that may contain tasks of a page, as far as the tables know."""
+        statuses = {status for status in where.possible_statuses if status is not Status.RUNNING}
+        if where.retrying or (where.pending and PendingKind.READY not in where.pending):
+            statuses.discard(Status.PENDING)  # segments contain pending tasks that are due and never ran
+        if not statuses or not (every := read_segments(self._db)):
+            return []
+        tests, values = ["status IN (SELECT value FROM json_each(?))"], [encode_list(sorted(statuses))]
+        if where.queues or where.types:
+            covers = where.lane_matcher()
+            lanes = self._lanes.where(lambda lane: covers(lane.queue, lane.type))
+            tests.append("lane IN (SELECT value FROM json_each(?))")
+            values.append(encode_list(sorted(lanes)))
+        if where.batch is not None:
+            tests.append("batch = ?")
+            values.append(where.batch)
+        test = " AND ".join(tests)
+        matching = {n for (n,) in self._db.execute(f"SELECT segment FROM cold_counts WHERE {test}", values)}  # noqa: S608 - constant names
+        before = None if where.finished_for is None else now - where.finished_for
+        return [
+            segment
+            for segment in every
+            if segment.n in matching
+            and (start is None or segment.oldest <= start[0])
+            and (before is None or (segment.finished_at is not None and segment.finished_at <= before))
+        ]
+
     def query(self, where: Filter, limit: int, start: Position | None, now: float) -> tuple[str, tuple[Any, ...]]:
         """The query for the numbers of one page. It merges branches that each read an index, newest first."""
         narrow, narrowing = self._narrow(where, start, now)
         parts, values = list[str](), list[Any]()
         for branch in self._branches(where):
+            index = "NOT INDEXED" if branch.by is None else f"INDEXED BY {branch.by}"
             parts.append(
-                f"SELECT n, created_at, id FROM tasks INDEXED BY {branch.place} WHERE {branch.test}{narrow}"  # noqa: S608 - constant names
+                f"SELECT n, created_at, id FROM tasks {index} WHERE {branch.test}{narrow}"  # noqa: S608 - constant names
             )
             values += [*branch.values, *narrowing]
         branches = " UNION ALL ".join(parts)
@@ -116,17 +186,25 @@ class SqliteReader:
         is_coming = bool(where.pending) and PendingKind.READY not in where.pending
         if Status.PENDING in statuses and (len(statuses) == len(Status) or self._has_many(is_coming=is_coming)):
             listed = encode_list(sorted(statuses))
-            return [_SqliteBranch("tasks_listed", "status IN (SELECT value FROM json_each(?))", (listed,))]
+            test = "ready IS NOT 2 AND status IN (SELECT value FROM json_each(?))"
+            return [_SqliteBranch("tasks_listed", test, (listed,)), *self._unindexed()]
         branches = [
             _SqliteBranch("tasks_finished", "status = ? AND completed_at IS NOT NULL", (status.value,))
             for status in sorted(statuses & FINISHED)
         ]
         if Status.PENDING in statuses:
             branches += [] if is_coming else [_SqliteBranch("tasks_ready", "ready = 1")]
-            branches.append(_SqliteBranch("tasks_coming", "ready = 0"))
+            branches += [_SqliteBranch("tasks_coming", "ready = 0"), *self._unindexed()]
         if Status.RUNNING in statuses:
             branches.append(_SqliteBranch("tasks_leased", "status = 'running'"))
         return branches
+
+    def _unindexed(self) -> list[_SqliteBranch]:
+        """A branch for tasks that no index lists yet, if there are any."""
+        return [_SqliteBranch(None, UNINDEXED)] if self._has_unindexed() else []
+
+    def _has_unindexed(self) -> bool:
+        return bool(self._db.execute(SQL["last_ready"]).get == UNINDEXED_READY)
 
     def _has_many(self, *, is_coming: bool) -> bool:
         """Whether there are too many pending tasks, or too many that are not due, to sort them."""
@@ -135,12 +213,12 @@ class SqliteReader:
         return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _MANY_PENDING
 
     def count(self, batch: str | None = None) -> Counts:
-        rows = self._db.execute(SQL["counts"]) if batch is None else self._db.execute(SQL["counts_of_batch"], (batch,))
-        return {
-            CountKey(queue, type_, STATUS[status], priority): n
-            for queue, type_, status, priority, n in rows
-            if status in STATUS
-        }
+        if batch is not None:
+            return _count(self._db.execute(SQL["counts_of_batch"], (batch,)))
+        with self._db:  # one snapshot for both queries
+            counts = _count(self._db.execute(SQL["counts"]))
+            more = _count(self._db.execute(SQL["counts_unindexed"])) if self._has_unindexed() else {}
+        return counts | {key: counts.get(key, 0) + n for key, n in more.items()}
 
     def history(self, task_id: str) -> list[Event]:
         return [

@@ -1,16 +1,18 @@
 """Which lanes hold the first tasks, as known to one connection."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import apsw
 import msgspec
 
-from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity
+from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity, eligibility
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import encode_list
 from qo.sqlite_tables.statements import SQL
 
 _heads = msgspec.json.Decoder(list[tuple[int, tuple[float, int, float] | None]])
+_any_list = msgspec.json.Decoder(list[Any])
 
 
 class ReadyLanes:
@@ -32,6 +34,22 @@ class ReadyLanes:
         self.known = min(self.known, last)
         for number in removed:
             self._heads.remove(number)
+
+    def has_any(self, request: ClaimRequest, now: float) -> bool:
+        """Whether a claim would find a task. It indexes tasks that are not indexed yet."""
+        if self.first(request, now):
+            return True
+        is_eligible, limits = eligibility(request), request.per_type_limits
+        numbers = _any_list.decode(self._db.execute(SQL["due_unindexed_lanes"], (now,)).get)
+        lanes = [self._lanes[number] for number in numbers if number in self._lanes or self._finds(number)]
+        return request.limit > 0 and any(
+            is_eligible(lane.queue, lane.type, lane.needs) and limits.get(lane.type, request.limit) > 0
+            for lane in lanes
+        )
+
+    def _finds(self, number: int) -> bool:
+        self._lanes.refresh()
+        return number in self._lanes
 
     def first(self, request: ClaimRequest, now: float, own_changes: Iterable[int] = ()) -> list[int]:
         """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""

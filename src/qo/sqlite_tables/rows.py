@@ -85,6 +85,7 @@ _policy = lru_cache(1024)(msgspec.json.Decoder(RetryPolicy).decode)
 
 
 plain: Callable[[Status], str] = str.__str__  # the text of a status
+PENDING = plain(Status.PENDING)  # hashing an enum member would call Python code
 
 
 def encode_retry(policy: RetryPolicy) -> str | None:
@@ -210,7 +211,7 @@ def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Sql
         failure_kind=kind_of(row[22], row[24] and FailureKind(row[24])),
         archived_from=row[25] and STATUS[row[25]],
         priority=row[16],
-        needs=needs,
+        stored_needs=needs,
         timeout=row[17],
         max_retries=row[18],
         retry=DEFAULT_RETRY if row[19] is None else _policy(row[19]),

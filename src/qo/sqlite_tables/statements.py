@@ -10,6 +10,13 @@ from typing import Any
 import apsw
 
 _COMMENT, _SPACE = re.compile(r"--.*"), re.compile(r"\s+")
+UNINDEXED = "n > coalesce((SELECT n FROM tasks NOT INDEXED WHERE ready IS NOT 2 ORDER BY n DESC LIMIT 1), 0)"
+# The bytes of a task with its events, roughly.
+_STORED_SIZE = (
+    "500 + length(payload) + coalesce(length(result), 0) + coalesce(length(CAST(error AS BLOB)), 0)"
+    " + (SELECT coalesce(sum(100 + coalesce(length(CAST(events.error AS BLOB)), 0)"
+    " + coalesce(length(CAST(events.log AS BLOB)), 0)), 0) FROM events WHERE events.n = tasks.n)"
+)
 _ROW = re.compile(r"VALUES (\([^()]*\))")
 _MAX_ROWS = 128  # per statement; more gains nothing
 
@@ -18,7 +25,11 @@ def _load() -> dict[str, str]:
     text = files("qo.sqlite_tables").joinpath("statements.sql").read_text("utf-8")
     blocks = (block.partition("\n") for block in text.split("-- name: ")[1:])
     # Without comments, because the driver hashes the whole text to find the prepared statement.
-    return {name.strip(): _SPACE.sub(" ", _COMMENT.sub("", body)).strip() for name, _, body in blocks}
+    texts = {name.strip(): _SPACE.sub(" ", _COMMENT.sub("", body)).strip() for name, _, body in blocks}
+    return {
+        name: text.replace("{unindexed}", UNINDEXED).replace("{stored_size}", _STORED_SIZE)
+        for name, text in texts.items()
+    }
 
 
 SQL = _load()

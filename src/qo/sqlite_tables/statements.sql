@@ -2,10 +2,12 @@
 -- in one row: the driver releases the GIL at every step, and reacquiring it may take milliseconds while other threads
 -- run. So a batch must take a few steps, and not one step per task.
 -- Times are parameters; SQLite's own clock is not used.
+-- {unindexed}: tasks that were added directly, and are in no index but that of their ids yet. Only a file has such tasks.
 
 -- name: last
-SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes), (SELECT coalesce(max(changed), 0) FROM lanes),
-       (SELECT count FROM lane_removals)
+SELECT max((SELECT coalesce(max(n), 0) FROM tasks), (SELECT coalesce(max(last), 0) FROM segments)), (SELECT max(n) FROM lanes),
+       (SELECT coalesce(max(changed), 0) FROM lanes), (SELECT count FROM lane_removals), EXISTS (SELECT 1 FROM segments),
+       (SELECT ready FROM tasks ORDER BY n DESC LIMIT 1)
 
 -- name: insert
 INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
@@ -14,29 +16,45 @@ VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: add_directly
--- Adds one task without an idempotency key to an existing lane, as a whole transaction: the trigger below does the rest. `n` becomes the
--- highest number in use plus one. Fails with a constraint error, and adds nothing, if the id exists, or if there is no lane: also
--- if the tables have a newer version. INSERT with SELECT would store the row in a temporary table first, because of the trigger.
+-- Adds one task without an idempotency key to an existing lane, as a whole transaction. `n` becomes the highest number in use plus one.
+-- Neither indexes nor counts include the task until `index_tasks`: each of them costs a page in the log, a tenth of the time of a
+-- submit. Fails with a constraint error, and adds nothing, if the id exists, or if there is no lane: also if the tables have a newer
+-- version, or if there are ?15 such tasks.
 INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry, trace_id,
                    run_at, payload, batch, status, lane)
-VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?17, 'pending',
-        (SELECT n FROM lanes WHERE queue = ?13 AND type = ?14 AND needs = ?15 AND priority = ?6
-         AND NOT EXISTS (SELECT 1 FROM formats WHERE number > ?16)))
+VALUES (?1, 2, ?2, ?3, 1, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?16, 'pending',
+        (SELECT n FROM lanes WHERE queue = ?12 AND type = ?13 AND needs = ?14 AND priority = ?5
+         AND NOT EXISTS (SELECT 1 FROM formats WHERE number > ?17)
+         AND NOT EXISTS (SELECT 1 FROM tasks WHERE n = (SELECT max(n) FROM tasks) - ?15 + 1 AND ready = 2)))
 
--- name: after_direct_add
--- Exists only on the connection that runs `add_directly`. Writes the count, and the mark of `mark_new_heads`; the first event only if
--- `history` cannot derive it from the task: each table that changes costs a page in the log, a tenth of the time of a submit.
-CREATE TEMP TRIGGER after_direct_add AFTER INSERT ON main.tasks
-BEGIN
-    INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
-    SELECT NEW.n, NEW.version, NEW.updated_at, NEW.status, NEW.attempt, NEW.failures, NEW.worker_id, NEW.error, NEW.available_at
-    WHERE NEW.available_at <> coalesce(NEW.run_at, NEW.created_at);
-    INSERT INTO tally (lane, status, count) VALUES (NEW.lane, NEW.status, 1)
-    ON CONFLICT (lane, status) DO UPDATE SET count = count + 1;
-    UPDATE lanes SET changed = (SELECT max(changed) FROM lanes) + 1
-    WHERE n = NEW.lane
-      AND (SELECT n FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = NEW.lane ORDER BY rank, n LIMIT 1) = NEW.n;
-END
+-- name: last_ready
+SELECT ready FROM tasks ORDER BY n DESC LIMIT 1
+
+-- name: last_indexed
+SELECT coalesce((SELECT n FROM tasks NOT INDEXED WHERE ready IS NOT 2 ORDER BY n DESC LIMIT 1), 0)
+
+-- name: unindexed_lanes
+SELECT json_group_array(json_array(lane, number)) FROM (SELECT lane, count(*) AS number FROM tasks WHERE n > ? GROUP BY lane)
+
+-- name: record_unindexed
+-- The first event of a task is stored only if `history` cannot derive it from the task.
+INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
+SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
+WHERE n > ? AND available_at <> coalesce(run_at, created_at)
+
+-- name: index_tasks
+UPDATE tasks SET ready = (available_at <= created_at) WHERE n > ?
+
+-- name: due_unindexed_lanes
+SELECT json_group_array(DISTINCT lane) FROM tasks WHERE {unindexed} AND available_at <= max(?, created_at)
+
+-- name: coming_unindexed
+SELECT min(available_at) FROM tasks WHERE {unindexed} AND available_at > max(?, created_at)
+
+-- name: counts_unindexed
+SELECT queue, type, status, lanes.priority, count(*)
+FROM (SELECT lane, status FROM tasks WHERE {unindexed}) AS unindexed JOIN lanes ON lanes.n = unindexed.lane
+GROUP BY queue, type, status, lanes.priority
 
 -- name: inserted_ids
 SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
@@ -178,7 +196,10 @@ SELECT id, n FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND status 
 
 -- name: recount
 INSERT INTO tally (lane, status, count)
-SELECT lane, status, count(*) FROM tasks WHERE status <> 'damaged' GROUP BY lane, status
+SELECT lane, status, sum(count)
+FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged' GROUP BY lane, status
+      UNION ALL SELECT lane, status, count FROM cold_counts)
+GROUP BY lane, status
 
 -- name: delete
 DELETE FROM tasks WHERE n IN (SELECT value FROM json_each(?))
@@ -199,16 +220,19 @@ FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status, prio
 SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_coming WHERE ready = 0 LIMIT ?)
 
 -- name: counts_of_batch
-SELECT queue, type, status, lanes.priority, count(*)
-FROM (SELECT lane, status FROM tasks INDEXED BY tasks_batched WHERE batch = ?) AS batched JOIN lanes ON lanes.n = batched.lane
+SELECT queue, type, status, lanes.priority, sum(count)
+FROM (SELECT lane, status, 1 AS count FROM tasks INDEXED BY tasks_batched WHERE batch = ?1
+      UNION ALL SELECT lane, status, count FROM cold_counts INDEXED BY cold_counts_batched WHERE batch = ?1 AND batch <> ''
+     ) AS batched JOIN lanes ON lanes.n = batched.lane
 GROUP BY queue, type, status, lanes.priority
 
 -- name: history
--- The first event of a task that was added directly may be missing. Its values are in the task, where no change replaces them.
+-- The first event of a task that was added directly may be missing. Its values are in the task, where no change replaces them; before
+-- the first change, `available_at` is one of them.
 SELECT version, at, status, attempt, failures, worker_id, error, available_at, log
 FROM events WHERE n = (SELECT n FROM tasks WHERE id = ?1)
 UNION ALL
-SELECT 1, created_at, 'pending', 0, 0, NULL, NULL, coalesce(run_at, created_at), NULL
+SELECT 1, created_at, 'pending', 0, 0, NULL, NULL, CASE version WHEN 1 THEN available_at ELSE coalesce(run_at, created_at) END, NULL
 FROM tasks WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM events WHERE n = tasks.n AND version = 1)
 ORDER BY version
 
@@ -218,3 +242,82 @@ ON CONFLICT (name) DO UPDATE SET data = excluded.data, version = excluded.versio
 
 -- name: notes
 SELECT name, CAST(data AS BLOB), version FROM notes WHERE name >= ?1 AND name < ?1 || char(0x10FFFF) ORDER BY name
+
+-- name: wrong_counts
+-- For `qo doctor`: the number of counts that do not agree with the tasks.
+SELECT count(*)
+FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged' AND NOT ({unindexed}) GROUP BY lane, status) AS actual
+FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS recorded USING (lane, status)
+WHERE actual.count IS NOT recorded.count
+
+-- name: wrong_states
+-- For `qo doctor`: the number of tasks that are missing from their index.
+SELECT count(*) FROM tasks
+WHERE status <> 'damaged'
+  AND ((status = 'pending') <> (ready IS NOT NULL) OR (status = 'running') <> (lease_expires_at IS NOT NULL)
+       OR (status IN ('pending', 'running')) <> (completed_at IS NULL) OR (ready = 2 AND NOT ({unindexed})))
+
+-- name: segments_with
+-- The segments that may contain ids with these hashes.
+SELECT json_group_array(DISTINCT segment) FROM cold_ids WHERE hash IN (SELECT value FROM json_each(?))
+
+-- name: thin_lanes
+-- The lanes that have fewer than ?1 ready tasks before their first segment. Segments with objects in ?2 are ignored.
+SELECT json_group_array(lane)
+FROM (SELECT lane, min(rank) AS rank FROM segments
+      WHERE lane IS NOT NULL AND object NOT IN (SELECT value FROM json_each(?2)) GROUP BY lane) AS first
+WHERE (SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_ready
+                             WHERE ready = 1 AND lane = first.lane AND tasks.rank < first.rank LIMIT ?1)) < ?1
+
+-- name: segments_of_lane
+SELECT json_group_array(json_array(n, tasks))
+FROM (SELECT n, tasks FROM segments WHERE lane = ?1 AND object NOT IN (SELECT value FROM json_each(?2)) ORDER BY rank, n)
+
+-- name: cold_lanes
+SELECT json_group_array(DISTINCT lane) FROM segments WHERE lane IS NOT NULL AND object NOT IN (SELECT value FROM json_each(?1))
+
+-- name: add_segment
+INSERT INTO segments (object, tasks, last, oldest, newest, finished_at, lane, rank) VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+
+-- name: remember_ids
+INSERT INTO cold_ids (hash, segment) VALUES (?, ?) ON CONFLICT (hash, segment) DO NOTHING
+
+-- name: forget_ids
+DELETE FROM cold_ids WHERE segment = ?1 AND hash IN (SELECT value FROM json_each(?2))
+
+-- name: count_cold
+INSERT INTO cold_counts (segment, lane, status, batch, count) VALUES (?, ?, ?, ?, ?)
+
+-- name: states
+SELECT json_group_array(json_array(n, id, lane, version, status, ready, attempt + failures)) FROM tasks WHERE n IN (SELECT value FROM json_each(?))
+
+-- name: deep_lanes
+-- The lanes with more than ?1 pending tasks in the tables.
+SELECT lane FROM tally
+WHERE status = 'pending' AND count > ?1 + (SELECT coalesce(sum(tasks), 0) FROM segments WHERE segments.lane = tally.lane)
+
+-- name: deep_tasks
+-- The numbers and sizes of ?3 ready tasks of a lane that never ran, after the first ?2 ones. One with an idempotency key is read by every
+-- submission with this key.
+SELECT n, {stored_size}
+FROM tasks INDEXED BY tasks_ready
+WHERE ready = 1 AND lane = ?1 AND +attempt = 0 AND +failures = 0 AND idempotency_key IS NULL ORDER BY rank, n LIMIT ?3 OFFSET ?2
+
+-- name: old_tasks
+-- The same of ?2 finished tasks that have not changed since ?1.
+SELECT n, {stored_size}
+FROM tasks JOIN (
+    SELECT n AS old, created_at AS at FROM tasks
+    WHERE completed_at IS NOT NULL AND status IN ('completed', 'failed', 'cancelled', 'archived') AND updated_at < ?1
+      AND completed_at < ?1 AND idempotency_key IS NULL ORDER BY created_at LIMIT ?2
+) ON n = old ORDER BY at, n
+
+-- name: numbers_by_rank
+SELECT json_group_array(n) FROM (SELECT n FROM tasks ORDER BY rank, n)
+
+-- name: counts_of_segment
+SELECT lane, status, batch, count FROM cold_counts WHERE segment = ?
+
+-- name: stored_too
+SELECT EXISTS (SELECT 1 FROM tasks WHERE n IN (SELECT value FROM json_each(?1)))
+    OR EXISTS (SELECT 1 FROM tasks WHERE id IN (SELECT value FROM json_each(?2)))

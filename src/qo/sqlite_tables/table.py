@@ -26,9 +26,9 @@ from qo.model import (
 )
 from qo.sqlite_tables.claims import SqliteClaims
 from qo.sqlite_tables.damage import BadRow
-from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.rows import (
     BY_ID,
+    PENDING,
     Brief,
     changed_row,
     damaged_rows,
@@ -38,11 +38,9 @@ from qo.sqlite_tables.rows import (
     read_briefs,
     read_tasks,
 )
+from qo.sqlite_tables.segments import LoadedSegment, SegmentDraft
 from qo.sqlite_tables.statements import SQL, write_rows
 from qo.sqlite_tables.transaction import TableTransaction
-
-# A plain string, because hashing an enum member calls Python code.
-_PENDING = plain(Status.PENDING)
 
 _names = msgspec.json.Decoder(set[str])
 _pairs = msgspec.json.Decoder(list[tuple[str, str]])
@@ -65,11 +63,13 @@ class SqliteTable:
         """Add tasks. `at` are their stamps, if they are a part of a batch whose last stamp is `now`."""
         if not tasks:
             return []
+        self._transaction.segments.require([new.id for new in tasks])
         if at is None and len(tasks) == 1 and tasks[0].idempotency_key is None:
             return [self._add_one(tasks[0], now)]
         at = stamps(now, len(tasks)) if at is None else at
         keyed = [new.id for new in tasks if new.idempotency_key is not None]
         followers = self._followers(keyed) if keyed else {}
+        self._transaction.segments.require(followers.values())
         without_followers = [(new, instant) for new, instant in zip(tasks, at, strict=True) if new.id not in followers]
         inserted = self._insert([created(new, instant, lead=now - instant) for new, instant in without_followers], now)
         if not followers and len(inserted) == len(tasks):
@@ -93,7 +93,7 @@ class SqliteTable:
         self._db.execute(SQL["record_new"], (n, n))
         self._transaction.last = n
         self._transaction.has_claimable = True
-        self._transaction.tally[lane, _PENDING] += 1
+        self._transaction.count_changes[lane, PENDING] += 1
         self._transaction.extend_lanes((lane,))
         return Added(task.id, new=True)
 
@@ -119,7 +119,7 @@ class SqliteTable:
             inserted = _names.decode(self._db.execute(SQL["inserted_ids"], (first, last)).get)
             lanes = [lane for lane, task in zip(lanes, tasks, strict=True) if task.id in inserted]
         for lane, size in Counter(lanes).items():
-            self._transaction.tally[lane, _PENDING] += size
+            self._transaction.count_changes[lane, PENDING] += size
         self._transaction.extend_lanes(lanes)
         return inserted
 
@@ -133,12 +133,12 @@ class SqliteTable:
         return Added(task.id, new=True)
 
     def _lane(self, task: Task) -> int:
-        return self._lanes.number(task.queue, task.type, task.needs, task.priority)
+        return self._lanes.number(task.queue, task.type, task.stored_needs, task.priority)
 
     # --- apply
 
     def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
-        stored = read_briefs(self._db, [change.id for change in changes])
+        stored = self._briefs([change.id for change in changes])
         rows, answers, transitions, lanes = [], [], list[Brief](), set[int]()
         reached: list[tuple[int, str]] = []  # the lane and status of each transition
         logs: dict[int, str] = {}  # of the event of each task, by its number
@@ -163,11 +163,18 @@ class SqliteTable:
         if transitions:
             unlogged = [brief.n for brief in transitions if brief.n not in logs]
             self._transaction.record(encode_list(unlogged), [*logs.items()])
-            self._transaction.tally.subtract(Counter([(brief.lane, brief.status) for brief in transitions]))
-            self._transaction.tally.update(reached)
+            self._transaction.count_changes.subtract(Counter([(brief.lane, brief.status) for brief in transitions]))
+            self._transaction.count_changes.update(reached)
         self._transaction.change_lanes(lanes)
         self._transaction.has_claimable = self._transaction.has_claimable or any(row[2] is not None for row in rows)
         return answers
+
+    def _briefs(self, ids: Sequence[str]) -> dict[str, Brief]:
+        """The tasks with these ids, by id. Raises DamageFound, or SegmentNeeded."""
+        stored = read_briefs(self._db, ids)
+        if len(stored) < len(ids):
+            self._transaction.segments.require([task_id for task_id in ids if task_id not in stored])
+        return stored
 
     def _move(self, brief: Brief, priority: int) -> int:
         """Move a task to the lane of another priority, and return the lane."""
@@ -177,6 +184,29 @@ class SqliteTable:
             self._db.execute(SQL["move"], (brief.n, lane, priority))
             self._transaction.thinned.add(brief.lane)
         return lane
+
+    # --- segments
+
+    def freeze(self, draft: SegmentDraft, name: str) -> bool:
+        """Replace tasks by a segment. False, and nothing is changed, if one of them has changed since it was read."""
+        if not self._transaction.segments.freeze(draft, name):
+            return False
+        if draft.lane is not None:
+            self._transaction.change_lanes([draft.lane])
+        return True
+
+    def thaw(self, loaded: LoadedSegment) -> bool:
+        """Move the tasks of a segment back into the tables. False if they are there already."""
+        if not self._transaction.segments.thaw(loaded):
+            return False
+        if loaded.segment.lane is not None:
+            self._transaction.change_lanes([loaded.segment.lane])
+            self._transaction.has_claimable = True
+        return True
+
+    def divide(self, loaded: LoadedSegment, parts: Sequence[tuple[SegmentDraft, str]]) -> bool:
+        """Replace a segment by smaller ones. False if its tasks are in the tables."""
+        return self._transaction.segments.divide(loaded, parts)
 
     # --- damage
 
@@ -188,7 +218,7 @@ class SqliteTable:
         bad = bad or damaged_rows(self._db, self._lanes)
         if not bad:
             raise StorageError("the events of some tasks do not match them; run `qo doctor`, and restore a copy")
-        check_known_format(self._db.execute("PRAGMA user_version").get, VERSION, bad[0].problem)
+        check_known_format(self._db.execute("PRAGMA user_version").get, self._transaction.known_version, bad[0].problem)
         self._db.execute(SQL["set_aside"], (encode_list([row.n for row in bad]),))
         for row in bad:
             if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
@@ -197,7 +227,7 @@ class SqliteTable:
         # Without a condition SQLite drops all rows at once, which a change recorder does not see.
         self._db.execute("DELETE FROM tally WHERE true")
         self._db.execute(SQL["recount"])
-        self._transaction.tally.clear()
+        self._transaction.count_changes.clear()
         self._db.execute(SQL["mark_all_changed"], (self._transaction.last_change + 1,))
         self._transaction.last_change += 1
         self._transaction.ready.forget()
@@ -207,9 +237,9 @@ class SqliteTable:
     # --- delete and notes
 
     def delete(self, ids: Sequence[str]) -> list[bool]:
-        stored = read_briefs(self._db, ids)
+        stored = self._briefs(ids)
         gone = {task_id: brief for task_id, brief in stored.items() if brief.task.status in FINISHED}
-        self._transaction.tally.subtract((brief.lane, brief.status) for brief in gone.values())
+        self._transaction.count_changes.subtract((brief.lane, brief.status) for brief in gone.values())
         self._transaction.thinned.update(brief.lane for brief in gone.values())
         numbers = [brief.n for brief in gone.values()]
         aside = self._set_aside_among([task_id for task_id in ids if task_id not in stored])

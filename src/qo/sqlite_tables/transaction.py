@@ -2,21 +2,29 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import apsw
+import msgspec
 
 from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.ready_lanes import ReadyLanes
-from qo.sqlite_tables.rows import encode_list
+from qo.sqlite_tables.rows import PENDING, encode_list
+from qo.sqlite_tables.segments import SegmentTransaction
 from qo.sqlite_tables.statements import SQL, write_rows
+
+UNINDEXED_READY = 2  # `ready` of a task that was added directly, and is in no index but that of its id yet
+
+_lane_sizes = msgspec.json.Decoder(list[tuple[Any, int]])
 
 
 class TableTransaction:
     """The writer calls `begin` and `finish` inside each transaction, and `keep` or `forget` after it."""
 
-    def __init__(self, db: apsw.Connection) -> None:
+    def __init__(self, db: apsw.Connection, known_version: int) -> None:
         self.db = db
+        self.known_version = known_version  # of the schema
         self.last = 0  # the highest number in use
         self._last_before = 0  # the same when the transaction began
         self._last_lane_before = 0  # the highest number of a lane, then
@@ -31,7 +39,8 @@ class TableTransaction:
         self.thinned: set[int] = set()  # lanes from which tasks were deleted
         self.lanes = SqliteLanes(db)
         self.ready = ReadyLanes(db, self.lanes)
-        self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
+        self.segments = SegmentTransaction(db)
+        self.count_changes: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.has_claimable = False  # this transaction added or scheduled tasks
         self.has_removed_lanes = False
         self.has_changed_all = False  # every lane may have another first task
@@ -43,31 +52,46 @@ class TableTransaction:
 
     def begin(self) -> None:
         """Call in a new transaction. What is read stays valid until its end, since no other connection can write."""
-        if self.is_outdated:
-            self._catch_up()
+        has_unindexed = self.is_outdated and self._catch_up()
         self._last_before, self._last_lane_before = self.last, self.lanes.last
         self._last_change_before = self.last_change
         self.is_staged = False
         self._changed.clear()
         self._extended.clear()
         self.thinned.clear()
-        self.tally.clear()
+        self.count_changes.clear()
         self.has_claimable = False
         self.has_removed_lanes = False
         self.has_changed_all = False
+        if has_unindexed:
+            self._index_tasks()
 
-    def _catch_up(self) -> None:
-        self.last, last_lane, self.last_change, removals = self.db.execute(SQL["last"]).get
+    def _catch_up(self) -> bool:
+        """Read what other connections have changed. True: some tasks are not indexed yet."""
+        self.last, last_lane, self.last_change, removals, has_segments, last_ready = self.db.execute(SQL["last"]).get
+        self.segments.may_exist = bool(has_segments)
         if removals != self._removals:
             self._removals = removals
             self.lanes.forget()
         self.lanes.catch_up(last_lane)
+        return bool(last_ready == UNINDEXED_READY)
 
-    def undo(self, tally: Counter[tuple[int, str]]) -> None:
+    def _index_tasks(self) -> None:
+        """Add the tasks that were added directly to the indexes and the counts."""
+        self._last_before = last = self.db.execute(SQL["last_indexed"]).get
+        sizes = _lane_sizes.decode(self.db.execute(SQL["unindexed_lanes"], (last,)).get)
+        lanes = {lane: size for lane, size in sizes if isinstance(lane, int)}  # others are set aside when they are read
+        self.db.execute(SQL["record_unindexed"], (last,))
+        self.db.execute(SQL["index_tasks"], (last,))
+        for lane, size in lanes.items():
+            self.count_changes[lane, PENDING] += size
+        self.extend_lanes(lanes)
+
+    def undo(self, count_changes: Counter[tuple[int, str]]) -> None:
         """Restore the counts from before the last call, which was rolled back."""
         self.forget()
         self.lanes.refresh()
-        self.tally = tally
+        self.count_changes = count_changes
         self.is_staged = False
 
     def forget(self) -> None:
@@ -91,7 +115,7 @@ class TableTransaction:
 
     def finish(self) -> None:
         """Call at the end of a transaction: writes the counts, and marks the lanes that others must read again."""
-        write_rows(self.db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
+        write_rows(self.db, "count_up", [(lane, status, n) for (lane, status), n in self.count_changes.items() if n])
         if self.thinned:
             self._remove_empty_lanes(encode_list(sorted(self.thinned)))
         marked = 0

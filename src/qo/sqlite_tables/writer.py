@@ -7,6 +7,7 @@ import apsw
 
 from qo.errors import OutcomeUnknown, QoError, StorageError
 from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
+from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.patchsets import RECORDED, apply_patchset
 from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.statements import SQL
@@ -68,12 +69,14 @@ class Writer:
         db: apsw.Connection,
         notify: Callable[[], None],
         guard: CommitGuard = _UNGUARDED,
+        known_version: int = VERSION,
     ) -> None:
+        """`known_version`: the last version of the schema that the caller knows."""
         self._place = place
         self._guard = guard
         self._db = db
         self._notify = notify  # called when there may be something to claim
-        self._transaction = TableTransaction(db)
+        self._transaction = TableTransaction(db, known_version)
         self._table = SqliteTable(self._transaction)
 
     def serve(self, calls: Sequence[WriterCall]) -> None:
@@ -116,6 +119,15 @@ class Writer:
     def has_removed_lanes(self) -> bool:
         """Whether the last transaction has removed lanes, which a patchset does not tell the caches."""
         return self._transaction.has_removed_lanes
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The objects of segments that claims pass over, because they cannot be read."""
+        return self._transaction.segments.unreadable
+
+    @unreadable.setter
+    def unreadable(self, objects: frozenset[str]) -> None:
+        self._transaction.segments.unreadable = objects
 
     def apply(self, patchset: bytes, *, removes_lanes: bool, tables: Container[str] = RECORDED) -> None:
         """Commit what another writer has recorded. Raises StorageError, or PatchsetRefused, and changes nothing."""
@@ -170,7 +182,7 @@ class Writer:
             self._db.execute("BEGIN IMMEDIATE")
             self._guard.keep_index()
             if self._transaction.is_outdated:  # a newer qo may have changed the tables
-                check_version(self._db, self._place)
+                check_version(self._db, self._place, self._transaction.known_version)
             self._transaction.begin()
             for call in calls:
                 do(call)
@@ -204,7 +216,7 @@ class Writer:
 
     def _do_apart(self, call: WriterCall) -> None:
         """Run a call under a savepoint. Used only after a failure, because savepoints are slow."""
-        tally = self._transaction.tally.copy()
+        count_changes = self._transaction.count_changes.copy()
         self._db.execute("SAVEPOINT call")
         try:
             self._do(call)
@@ -212,7 +224,7 @@ class Writer:
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._db.execute("ROLLBACK TO call")
-            self._transaction.undo(tally)
+            self._transaction.undo(count_changes)
             cause = error.__cause__ if isinstance(error, _WrittenBefore) else error
             call.error = to_qo_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
         self._db.execute("RELEASE call")

@@ -30,6 +30,7 @@ from qo.model.task import created
 from qo.tasks import Handler
 from qo.testing.attempts import Attempt, InlineRun
 from qo.testing.clock import ManualClock
+from qo.testing.inline_schedules import declare_schedules, fire_schedules
 from qo.testing.task_matcher import TaskMatcher, TaskName, shown
 
 P = ParamSpec("P")
@@ -56,6 +57,8 @@ def enter_test_mode(app: App, *, now: datetime | float | None = None, state: obj
     _apps_in_test_mode.add(app)
     tester = AppTester(app, background, clock, WorkerContext(_WORKER_ID, state))
     try:
+        if app.registry.schedules:
+            background.call_client(tester.declare_schedules)
         yield tester
     finally:
         _apps_in_test_mode.discard(app)
@@ -98,6 +101,27 @@ class AppTester:
         if passed < 0:
             raise InvalidSetting(f"advance({duration!r}): time cannot go back")
         self._clock.advance(passed)
+
+    # --- schedules
+
+    def fire_schedules(self) -> list[Task]:
+        """Submit the tasks of schedules whose fire times have passed, and return them. `drain` runs them.
+
+        The rules of each schedule apply: of several missed fire times, `catch_up="last"` submits one task.
+        """
+        return self._call(self._fire)
+
+    async def afire_schedules(self) -> list[Task]:
+        """As `fire_schedules`, in an async test."""
+        return await self._acall(self._fire)
+
+    async def _fire(self, client: Client) -> list[Task]:
+        await self.declare_schedules(client)  # as workers do from time to time; otherwise it is inactive after a day
+        return await fire_schedules(client, self._clock)
+
+    async def declare_schedules(self, client: Client) -> None:
+        """Store the schedules of the app, as a worker does when it starts."""
+        await declare_schedules(client, self.app.registry, self._clock, _WORKER_ID)
 
     # --- running
 
@@ -257,6 +281,7 @@ async def _claim(client: Client, types: Collection[str], waiting: Collection[Tas
         lease_id=new_token(),
         types=tuple(types),
         capabilities=frozenset(need for task in waiting for need in task.needs),
+        takes_groups=True,
     )
     claimed = await client.engine.claim(request)
     return claimed[0] if claimed else None

@@ -13,7 +13,7 @@ from qo.codec import plain_task
 from qo.errors import InvalidTask
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, call_through, working
 from qo.model import LEASE, Status, Task, renew
-from qo.running_task import ProgressReport, reporting, running
+from qo.running_task import ProgressReport, running, running_attempt
 from qo.tasks import Executor, Handler
 from qo.worker.attempt_loop import call_without_loop
 from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
@@ -92,10 +92,10 @@ class InlineRun:
         context = copy_context()
         context.run(running.set, self._task)
         context.run(working.set, self._worker)
-        context.run(reporting.set, self._report_progress)
+        context.run(running_attempt.set, self)
         return context
 
-    def _report_progress(self, report: ProgressReport) -> None:
+    def report_progress(self, report: ProgressReport) -> None:
         self._progress = report
 
     def _call(self, context: Context) -> Any:

@@ -7,6 +7,7 @@ from qo.testing.engine_add import AddContract
 from qo.testing.engine_changes import ChangeContract
 from qo.testing.engine_claims import ClaimContract, ClockSet, RaceContract
 from qo.testing.engine_damage import DamageContract
+from qo.testing.engine_groups import GroupContract
 from qo.testing.engine_notes import AuditContract, NotesContract, StatsContract
 from qo.testing.engine_operations import OperationContract
 from qo.testing.engine_order import ClaimOrderContract
@@ -14,12 +15,14 @@ from qo.testing.engine_reads import ReadContract
 from qo.testing.engine_reports import ReportsContract
 from qo.testing.engine_schedules import ScheduleContract
 from qo.testing.engine_uniqueness import UniquenessContract
+from qo.testing.engine_workflows import WorkflowContract
 
 
 class EngineContract(
     AddContract,
     ClaimContract,
     ClaimOrderContract,
+    GroupContract,
     ChangeContract,
     OperationContract,
     ClockSet,
@@ -32,6 +35,7 @@ class EngineContract(
     ReportsContract,
     UniquenessContract,
     ScheduleContract,
+    WorkflowContract,
 ):
     """Subclass it and define a fixture `engine` that returns an empty, open engine, which takes its time from `clock`.
 

@@ -106,7 +106,7 @@ class OperationContract:
             page = await engine.find(Filter(pending=kinds, **fields), limit=99)
             return {bytes.fromhex(task.id[-12:]).strip(b"\0").decode() for task in page}
 
-        ready, scheduled, retrying = PendingKind
+        ready, scheduled, retrying, _ = PendingKind
         pending = (Status.PENDING,)
         assert await found(ready, statuses=pending) == {"ready"}
         assert await found(scheduled, statuses=pending) == {"later"}

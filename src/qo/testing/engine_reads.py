@@ -82,6 +82,7 @@ class ReadContract:
         rest = await engine.find(Filter(), limit=4, after=cursor(page[-1]))
         assert [task.id for task in rest] == [task_id(n) for n in (1, 3)]
         assert await engine.find(Filter(), limit=4, after=cursor(rest[-1])) == []
+        assert await engine.find(Filter(), limit=0) == []
 
     async def test_a_page_contains_only_tasks_created_before_an_instant(
         self, engine: Engine, clock: ManualClock

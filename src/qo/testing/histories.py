@@ -66,6 +66,7 @@ class _History:
                 queue=dice.choice("xy"),
                 type=dice.choice("ab"),
                 needs=dice.choice([(), (), ("gpu",)]),
+                group=dice.choice([None, None, "customer=1", "customer=2"]),
                 priority=dice.choice([0, 5, 9]),
                 max_retries=dice.choice([0, 1, 3]),
                 delay=dice.choice([0.0, 5.0]),
@@ -93,6 +94,9 @@ class _History:
             capabilities=dice.choice([frozenset[str](), frozenset({"gpu"})]),
             per_type_limits=dice.choice([{}, {}, {"a": 1}, {"a": 0, "b": 2}]),
             is_prefetch=dice.choice([False, True]),
+            takes_groups=dice.choice([False, True, True]),
+            per_group_limits=dice.choice([{}, {}, {"a": 1}, {"a": 2, "b": 1}]),
+            group_limits=dice.choice([{}, {}, {"a customer=1": 0}, {"a customer=1": 1, "b customer=2": 0}]),
         )
         expected = self.table.claim(wanted, self.clock.now)
         claimed = await self.engine.claim(wanted)

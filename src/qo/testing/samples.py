@@ -4,7 +4,7 @@ from typing import Any
 
 from qo.engine import Engine
 from qo.ids import new_token
-from qo.model import ClaimRequest, NewTask, Task
+from qo.model import ClaimRequest, NewTask, Task, with_group
 
 
 def task_id(name: int | str) -> str:
@@ -16,6 +16,7 @@ def task_id(name: int | str) -> str:
 
 def new(name: int | str = 0, **fields: Any) -> NewTask:
     described: dict[str, Any] = {"id": task_id(name), "queue": "q", "type": "t"} | fields
+    described["needs"] = with_group(described.get("needs", ()), described.pop("group", None))
     return NewTask(**described)
 
 

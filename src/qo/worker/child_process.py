@@ -27,7 +27,7 @@ from qo.hooks import WorkerContext, call_through, working
 from qo.log_output import LogSettings
 from qo.model import Task
 from qo.model.text import LOG_LIMIT
-from qo.running_task import ProgressReport, reporting, running
+from qo.running_task import ProgressReport, RunningAttempt, running, running_attempt
 from qo.tasks import STYLES, Arguments, Handler
 from qo.worker.attempt_loop import AttemptLoop, call_without_loop
 from qo.worker.lifespan import LifespanThread
@@ -118,7 +118,7 @@ class LineSender(LogCapture):
         super().__init__()
         self._connection, self._sending, self._pid = connection, sending, os.getpid()
 
-    def add(self, task: Task, line: str) -> None:  # noqa: ARG002 - a child runs one task at a time
+    def add(self, attempt: RunningAttempt, line: str) -> None:  # noqa: ARG002 - a child runs one task at a time
         if os.getpid() == self._pid:
             data = line.encode(errors="replace")[-LOG_LIMIT:]
             with self._sending:
@@ -136,7 +136,7 @@ class ProgressSender:
         """A handler begins: send its first report at once."""
         self._sent_at = float("-inf")
 
-    def __call__(self, report: ProgressReport) -> None:
+    def report_progress(self, report: ProgressReport) -> None:
         now = self._clock()
         if os.getpid() == self._pid and (report[0] == 1 or now - self._sent_at >= _PROGRESS_INTERVAL):
             self._sent_at = now
@@ -177,7 +177,7 @@ class ChildHandlers:
     def execute(self, request: ChildRequest) -> RunOutcome:
         context = copy_context()
         context.run(running.set, request.task)
-        context.run(reporting.set, self._progress)
+        context.run(running_attempt.set, self._progress)
         self._progress.begin()
         context.run(working.set, self._context)
         try:

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from qo.clock import Clock, iso
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.fleet_limits.limit_gate import Admission, LimitGate
 from qo.handled_types import find_unhandled
-from qo.model import ClaimRequest, Filter, PendingKind, Status, Task, release
+from qo.model import FILLS_RESULTS, MAX_NAMES, ClaimRequest, Filter, PendingKind, Status, Task, release
 from qo.pending_counts import count_pending
 from qo.transitions import log_stopped
 from qo.worker.claim_plan import ClaimPlan
@@ -46,6 +47,7 @@ class ClaimLoop:
         executors: Executors,
         settler: Settler,
         lease_keeper: LeaseKeeper,
+        gate: LimitGate,
         drain: "DrainCheck",
         calls: StoreCalls,
         signal: StopSignal,
@@ -53,7 +55,7 @@ class ClaimLoop:
     ) -> None:
         self._engine, self._settings, self._scope, self._plan = engine, settings, scope, plan
         self._controls, self._leased_runs, self._executors = controls, leased_runs, executors
-        self._settler, self._lease_keeper, self._drain = settler, lease_keeper, drain
+        self._settler, self._lease_keeper, self._drain, self._gate = settler, lease_keeper, drain, gate
         self._calls, self._signal, self._clock = calls, signal, clock
 
     async def run(self) -> None:
@@ -72,10 +74,19 @@ class ClaimLoop:
             if self._controls.is_stale:
                 await self._controls.read()
                 continue
-            sent = self._clock()
+            narrowed = await self._narrow(request)
+            if narrowed is None:
+                await self._wait_for_limits(request)
+                continue
+            request, sent = narrowed, self._clock()
             tasks = await self._claim(request)
-            self._start(tasks, request, sent + request.lease)
-            if tasks or self._executors.queue.needs_claim:
+            try:
+                admitted = await self._admit(tasks)
+            except asyncio.CancelledError:  # the worker stops
+                self._hand_back(tasks)
+                raise
+            self._start(tasks, admitted, request, sent + request.lease)
+            if self._gate.turns.claimed(len(tasks), request.limit) or tasks or self._executors.queue.needs_claim:
                 continue
             if self._settings.drain and not len(self._leased_runs):
                 await self._calls.attempt(partial(self._stop_if_drained, request))
@@ -104,7 +115,47 @@ class ClaimLoop:
         await self._calls.attempt(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in handlers]
 
-    def _start(self, tasks: list[Task], request: ClaimRequest, lease_until: float) -> None:
+    async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
+        """The request without what the limits of the fleet exclude; None if nothing is left."""
+        if self._gate.is_blocking:
+            await self._calls.attempt(self._gate.refresh)
+        narrowed = self._gate.narrow(request)
+        if narrowed is None or narrowed.queues or not (full := self._gate.full_queues):
+            return narrowed
+        queues = [queue for queue in await self._queues_with_tasks() if queue not in full]
+        return replace(narrowed, queues=tuple(queues[:MAX_NAMES])) if queues else None
+
+    async def _queues_with_tasks(self) -> list[str]:
+        try:
+            counts = await self._engine.count()
+        except StorageError as error:
+            await self._calls.back_off(error)
+            return []
+        return sorted({lane.queue for lane, number in counts.items() if number and lane.status is Status.PENDING})
+
+    async def _admit(self, tasks: list[Task]) -> dict[str, Admission]:
+        """The tasks that the limits of the fleet let start. Their slots are stored."""
+        try:
+            async with asyncio.timeout(self._settings.stuck_after):
+                return await self._gate.admit(tasks)
+        except StorageError as error:
+            await self._calls.back_off(error)
+            return {}
+        except TimeoutError:
+            raise WorkerStuck(f"the store has not stored slots for {self._settings.stuck_after:g} s") from None
+
+    def _hand_back(self, tasks: list[Task]) -> None:
+        """Hand back claimed tasks that have not become runs. The shutdown waits for them."""
+        for task in tasks:
+            if self._leased_runs.get(task.id) is None:
+                run = Run(task, self._scope.handlers[task.type], self._settler.report, received=self._clock())
+                self._scope.limits.started(task.type)
+                self._leased_runs.add(run)
+                self._settler.report(run, HANDED_BACK)
+
+    def _start(
+        self, tasks: list[Task], admitted: dict[str, Admission], request: ClaimRequest, lease_until: float
+    ) -> None:
         now = self._clock()
         runs = []
         for task in tasks:
@@ -115,11 +166,24 @@ class ClaimLoop:
                 self._settler.report(run, RunOutcome(handed_back=True, after=_STILL_RUNNING_DELAY))
                 continue
             self._leased_runs.add(run)
+            admission = admitted.get(task.id)
             if self._scope.holds_back(task.queue, task.type):
                 self._settler.report(run, HANDED_BACK)
+            elif admission is None:
+                self._settler.report(run, RunOutcome(handed_back=True, after=self._gate.refusal_delay(task)))
+            elif admission.is_timed:
+                run.start_by = self._clock() + self._gate.seconds_until(admission.start_by)
+                self._loop.call_later(max(0.0, self._gate.seconds_until(admission.start_at)), self._start_due, run)
             else:
                 runs.append(run)
         self._executors.start(runs, cut=self._plan.cut(tasks), is_full=len(tasks) >= request.limit)
+
+    def _start_due(self, run: Run) -> None:
+        """Start a run whose instant has come."""
+        if self._signal.is_stopping and not run.settled:
+            self._settler.report(run, HANDED_BACK)
+        elif not run.settled:
+            self._executors.start_first(run)
 
     def _is_running_already(self, task: Task) -> bool:
         """Whether the handler of an earlier attempt, which has lost its lease, still runs here."""
@@ -141,6 +205,16 @@ class ClaimLoop:
             async with asyncio.timeout(self._scope.limits.next_tokens(self._settings.poll or _MIN_IDLE_INTERVAL)):
                 await self._plan.changed.wait()
 
+    async def _wait_for_limits(self, request: ClaimRequest) -> None:
+        """Wait until limits of the fleet may leave something of the request."""
+        if self._executors.queue.needs_claim:
+            self._executors.queue.lift_barrier()
+        if self._settings.drain and not len(self._leased_runs):
+            await self._calls.attempt(partial(self._stop_if_drained, request))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._gate.next_request_in(_MIN_IDLE_INTERVAL)):
+                await self._plan.changed.wait()
+
     async def _idle(self, request: ClaimRequest, limit: float = float("inf")) -> None:
         """Wait for a claimable task, for a free slot, or for the stop, at most `limit` seconds."""
         changed = self._plan.changed
@@ -148,6 +222,7 @@ class ClaimLoop:
             return
         longest = self._settings.poll or idle_interval(self._plan.claim_took, _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL)
         longest = self._scope.limits.next_tokens(min(longest, limit))  # `request` omits types without a token
+        longest = self._gate.next_request_in(longest)  # and groups that are full
         waits = [asyncio.ensure_future(self._engine.wait(request, longest)), asyncio.ensure_future(changed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +239,7 @@ class ClaimLoop:
     async def _stop_if_drained(self, request: ClaimRequest) -> None:
         if await self._drain.has_more_to_fail():
             await self._idle(request, _MIN_IDLE_INTERVAL)  # the next check comes soon, also on a slow store
-        elif await self._drain.is_over(request):
+        elif not await self._drain.waits_for_limits(self._gate) and await self._drain.is_over(request):
             await self._end_drain()
         else:
             await self._idle(request)
@@ -190,6 +265,15 @@ class DrainCheck:
         """Check for tasks of unknown types, and return True if the worker is about to fail some of them."""
         return await self._unknown_types.has_more_to_fail()
 
+    async def waits_for_limits(self, gate: LimitGate) -> bool:
+        """Whether tasks of this worker wait for a limit of the fleet."""
+        if not gate.is_blocking:
+            return False
+        ready = Filter(
+            types=self._scope.types, queues=self._scope.queues, statuses=(Status.PENDING,), pending=(PendingKind.READY,)
+        )
+        return bool(await self._engine.find_without_values(replace(ready, shards=self._shards), limit=1))
+
     async def is_over(self, request: ClaimRequest) -> bool:
         """Whether nothing is left to wait for after a claim for `request` returned no task.
 
@@ -209,11 +293,13 @@ class DrainCheck:
         """Why the worker left pending tasks of this kind that it has a handler for."""
         where = Filter(statuses=(Status.PENDING,), pending=(kind,), queues=(queue,), types=(type,))
         found = await self._engine.find_without_values(where, limit=_MAX_LEFT_READ)
+        if kind is PendingKind.BLOCKED:
+            return "waiting for other tasks of their workflows"
         if kind is not PendingKind.READY:
             first = min((task.available_at for task in found), default=None)
             at = "" if first is None or len(found) == _MAX_LEFT_READ else f", the first at {iso(first)}"
             return f"{kind}{at}"
-        missing = {need for task in found for need in task.needs} - set(self._capabilities)
+        missing = {need for task in found for need in task.needs} - {FILLS_RESULTS, *self._capabilities}
         return f"needs {', '.join(sorted(missing))}" if missing else "for other workers"
 
     async def left(self) -> str:

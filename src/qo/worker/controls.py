@@ -10,6 +10,8 @@ from itertools import count
 from qo import controls
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.rules import LimitRules
 from qo.handled_types import NO_HANDLER
 from qo.model import MAX_NAMES, Status
 from qo.notes import CONTROL, Controls, read_or
@@ -89,8 +91,9 @@ class ClaimScope:
         *,
         worker_id: str,
         clock: Clock,
+        gate: LimitGate | None = None,
     ) -> None:
-        self._engine, self.handlers, self._settings = engine, handlers, settings
+        self._engine, self.handlers, self._settings, self._gate = engine, handlers, settings, gate
         self._worker_id, self._clock = worker_id, clock
         self.limits = Limits(clock)
         self._control = Controls()
@@ -103,7 +106,15 @@ class ClaimScope:
     def refresh(self) -> None:
         """Apply a change of the handlers or the controls."""
         self.limits.apply_controls(self._control, self.handlers)
+        if self._gate is not None:
+            self._set_rules(self._gate)
         self._types = tuple(type for type in self.handlers if type not in self._control.paused_types)
+
+    def _set_rules(self, gate: LimitGate) -> None:
+        options = {type: handler.options for type, handler in self.handlers.items()}
+        declared = {type: option.limit for type, option in options.items() if option.limit is not None}
+        fair_types = [type for type, option in options.items() if option.fair_by is not None]
+        gate.set_rules(LimitRules(declared, self._control.limits), fair_types)
 
     async def read(self) -> None:
         """Read and apply the controls. Raises StorageError."""

@@ -79,16 +79,21 @@ class Executors:
 
     def start(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
         """Start runs in rank order as slots become free. `cut` and `is_full` are those of `StartQueue.put`."""
-        ready = []
-        for run in runs:
-            try:
-                run.executor = self._get(self._kind(run))
-            except RuntimeError as error:  # "can't start new thread"
-                log.error("cannot start a thread for handlers: %s; handing their tasks back", error)  # noqa: TRY400
-                run.done(run, UNSTARTED)
-            else:
-                ready.append(run)
-        self.queue.put(ready, cut=cut, is_full=is_full)
+        self.queue.put([run for run in runs if self._assign(run)], cut=cut, is_full=is_full)
+
+    def start_first(self, run: Run) -> None:
+        """Start a run before those that wait."""
+        if self._assign(run):
+            self.queue.put_first(run)
+
+    def _assign(self, run: Run) -> bool:
+        try:
+            run.executor = self._get(self._kind(run))
+        except RuntimeError as error:  # "can't start new thread"
+            log.error("cannot start a thread for handlers: %s; handing their tasks back", error)  # noqa: TRY400
+            run.done(run, UNSTARTED)
+            return False
+        return True
 
     def _get(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
         if kind not in self._made:

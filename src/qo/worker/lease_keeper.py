@@ -70,6 +70,7 @@ class LeaseKeeper:
         self._executors, self._settler = executors, settler
         self._lease, self._clock = lease, clock
         self._none_overdue_before = float("-inf")  # no held lease ends before this instant
+        self.on_dropped: Callable[[Run], None] = lambda _: None  # called with a run that has ended and is not settled
         self.on_lost: Callable[[list[Run]], Awaitable[None]] = _ignore  # called once the runs are stopped
 
     # --- leases
@@ -149,12 +150,16 @@ class LeaseKeeper:
         Until the handler has ended, the run keeps its slot and this worker does not run the task again.
         """
         if self._executors.queue.withdraw(run):
-            self._leased_runs.remove(run)
+            self._drop(run)
             return
         run.settled = run.lost = True
         self._executors.cancel(run)
         if run.ended is not None:  # its report was dropped before the loss was known
-            self._leased_runs.remove(run)
+            self._drop(run)
+
+    def _drop(self, run: Run) -> None:
+        self._leased_runs.remove(run)
+        self.on_dropped(run)
 
     # --- time limits
 

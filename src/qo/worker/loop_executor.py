@@ -16,7 +16,7 @@ from qo.codec import plain_task
 from qo.errors import InvalidSetting
 from qo.hooks import Hooks, WorkerContext, call_through, is_reachable, working
 from qo.model import plural
-from qo.running_task import reporting, running
+from qo.running_task import running, running_attempt
 from qo.tasks import Executor
 from qo.worker.lifespan import OpenLifespan
 from qo.worker.run import UNSTARTED, Run, RunOutcome, encode_result
@@ -90,7 +90,7 @@ class LoopExecutor:
 
     async def _attempt(self, run: Run) -> None:
         running.set(run.task)
-        reporting.set(run.report_progress)
+        running_attempt.set(run)
         if not self._queue.begin(run):
             self._started.discard(run)
             self._queue.dispatch()

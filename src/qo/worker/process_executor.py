@@ -180,7 +180,7 @@ class ProcessExecutor(ThreadExecutor):
                 if kind == PROGRESS:
                     run.report_progress(_progress.decode(message[1:]))
                 elif self._capture is not None:
-                    self._capture.add(run.task, message[1:].decode(errors="replace"))
+                    self._capture.add(run, message[1:].decode(errors="replace"))
             return msgspec.msgpack.decode(message, type=RunOutcome)
         except (EOFError, OSError, msgspec.DecodeError):
             return None

@@ -78,6 +78,7 @@ class Run:
         "received",
         "settled",
         "slot",
+        "start_by",
         "start_reported",
         "task",
         "timed_out",
@@ -98,6 +99,7 @@ class Run:
         self.lease_until = lease_until  # counted from the moment the claim or renewal was sent: the earliest end
         self.began: float | None = None  # set right before the handler is called
         self.ended: float | None = None  # set when the handler has ended or was abandoned
+        self.start_by = float("inf")  # a rate limit of the fleet allows no later start
         self.ends_at: float | None = None  # when the time limit is reached
         self.handle: object = None  # what the executor cancels: an asyncio task or a thread id
         self.loop: AttemptLoop | None = None  # on which the middleware of a plain function runs

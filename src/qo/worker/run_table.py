@@ -11,6 +11,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from qo.hooks import Hooks, is_reachable
+from qo.model import group_key
 from qo.tasks import Executor
 from qo.worker.run import Run
 
@@ -221,6 +222,7 @@ class LeasedRuns:
         self._table = table
         self._runs: dict[str, Run] = {}
         self.by_type: Counter[str] = Counter()
+        self.by_group: Counter[str] = Counter()  # by `group_key`; only groups with runs
 
     def claim(self, lease_id: str) -> None:
         """Record the lease of a claim that is about to be sent, so that its tasks are found if the process dies."""
@@ -232,6 +234,8 @@ class LeasedRuns:
             self.remove(before)
         self._runs[run.task.id] = run
         self.by_type[run.task.type] += 1
+        if run.task.group is not None:
+            self.by_group[group_key(run.task.type, run.task.group)] += 1
 
     def get(self, task_id: str) -> Run | None:
         return self._runs.get(task_id)
@@ -240,8 +244,16 @@ class LeasedRuns:
         if self._runs.get(run.task.id) is run:
             del self._runs[run.task.id]
             self.by_type[run.task.type] -= 1
+            self._leave_group(run)
         if self._table is not None:
             self._table.clear(run)
+
+    def _leave_group(self, run: Run) -> None:
+        if run.task.group is not None:
+            key = group_key(run.task.type, run.task.group)
+            self.by_group[key] -= 1
+            if not self.by_group[key]:
+                del self.by_group[key]
 
     def runs(self) -> list[Run]:
         return list(self._runs.values())

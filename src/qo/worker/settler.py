@@ -119,7 +119,7 @@ class Settler:
             await self.on_lost(lost)
 
     def _change(self, run: Run, outcome: RunOutcome) -> Change:
-        log_lines = None if self._capture is None else self._capture.take(run.task)
+        log_lines = None if self._capture is None else self._capture.take(run)
         return settlement(run, outcome, random_fraction, log_lines)
 
     async def _apply_divided(self, runs: Sequence[Run], changes: list[Change]) -> tuple[list[Change], list[bool]]:

@@ -33,7 +33,7 @@ class StartQueue:
 
     A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the handler
     and can still refuse the start: after a pause (the queue is closed, or the run was recalled), or if the lease has
-    expired by the local clock (the process was frozen).
+    expired by the local clock (the process was frozen), or if it is too late for a rate limit.
     All methods may be called from any thread.
     """
 
@@ -65,9 +65,27 @@ class StartQueue:
             reached = max(reached, effective_rank(task.rank, task.due_at, task.updated_at))
             entries.append((reached, next(self._numbers), run))
         with self._lock:
+            self._keep_turns(entries)
             self._waiting.extend(entries)
             heapq.heapify(self._waiting)
             self._barrier = min([reached if is_full else float("inf"), *map(self._last_rank, cut)])
+        self.dispatch()
+
+    def _keep_turns(self, entries: Collection[tuple[float, int, Run]]) -> None:
+        """Let runs whose groups have had their turn start before later ones of their type, whatever the ranks."""
+        lowest: dict[str, float] = {}
+        for rank, _, run in entries:
+            if run.handler.options.fair_by is not None:
+                lowest[run.task.type] = min(rank, lowest.get(run.task.type, rank))
+        if lowest:
+            self._waiting = [
+                (min(rank, lowest.get(run.task.type, rank)), number, run) for rank, number, run in self._waiting
+            ]
+
+    def put_first(self, run: Run) -> None:
+        """Add a run that a claim returned earlier and whose time to start has come."""
+        with self._lock:
+            heapq.heappush(self._waiting, (float("-inf"), next(self._numbers), run))
         self.dispatch()
 
     @property
@@ -189,7 +207,7 @@ class StartQueue:
         # No lock, because it would cost more than the rest of this method. `close` and `withdraw` set their flag before
         # they read `began`; this method sets `began` before it reads the flags. So at least one side sees the other.
         run.began = now
-        if self._closed or run.recalled or run.settled or now >= run.lease_until:
+        if self._closed or run.recalled or run.settled or now >= run.lease_until or now > run.start_by:
             run.began = None
             self.refuse(run)
             return False
@@ -230,12 +248,17 @@ class StartQueue:
 
     def _first(self) -> Run | None:
         """The run that may start now, if any. The caller holds the lock."""
-        if self._free <= 0 or self._closed or not self._waiting or self._waiting[0][0] > self._barrier:
+        if self._free <= 0 or self._closed or not self._waiting or self._is_barred():
             return None
         return self._waiting[0][2]
 
     def _needs_claim(self) -> bool:
-        return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier
+        return self._free > 0 and bool(self._waiting) and self._is_barred()
+
+    def _is_barred(self) -> bool:
+        """Whether the store may hold a task that goes before the first waiting run. Turns go before ranks."""
+        rank, _, run = self._waiting[0]
+        return rank > self._barrier and run.handler.options.fair_by is None
 
     def _last_rank(self, type: str) -> float:
         """The last rank of the waiting runs of this type; -inf if there are none: the store may hold one before any."""

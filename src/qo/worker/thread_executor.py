@@ -14,7 +14,7 @@ from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.errors import Cancelled
 from qo.hooks import Hooks, WorkerContext, call_through, working
-from qo.running_task import reporting, running
+from qo.running_task import running, running_attempt
 from qo.tasks import Executor
 from qo.worker.attempt_loop import AttemptLoop, call_without_loop
 from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, encode_result
@@ -148,7 +148,7 @@ class ThreadExecutor:
     def _call(self, run: Run, state: object) -> RunOutcome:
         context = copy_context()
         context.run(running.set, run.task)
-        context.run(reporting.set, run.report_progress)
+        context.run(running_attempt.set, run)
         context.run(working.set, self._worker())
         if not self._queue.begin(run):
             return RunOutcome()

@@ -15,6 +15,8 @@ from msgspec import Struct
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting
+from qo.fleet_limits.declared import declare_limits
+from qo.fleet_limits.limit_gate import LimitGate
 from qo.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.callbacks import CallbackThread
@@ -29,11 +31,12 @@ from qo.worker.log_capture import LogCapture
 from qo.worker.process_executor import check_hooks, check_reachable
 from qo.worker.process_exit import confined
 from qo.worker.registration import Registration
+from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns, RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
 from qo.worker.shutdown import Shutdown, StopSignal
-from qo.worker.store_calls import StoreCalls, abandon, ended, idle_interval
+from qo.worker.store_calls import StoreCalls, abandon, bounded, ended, idle_interval
 from qo.worker.unknown_types import UnknownTypes
 
 log = logging.getLogger("qo.worker")
@@ -86,7 +89,9 @@ class Worker:
         )
         self._callbacks = CallbackThread(registry.hooks, self._executors.worker_context, clock=clock)
         self._is_open = False
-        self._scope = ClaimScope(engine, self._handlers, settings, worker_id=self.id, clock=clock)
+        self._gate = LimitGate(engine, clock=clock, store_time=self._store_time)
+        self._gate.turns.held = self._leased_runs.by_group
+        self._scope = ClaimScope(engine, self._handlers, settings, gate=self._gate, worker_id=self.id, clock=clock)
         queue = self._executors.queue
         queue.on_started = self._callbacks.started
         self._plan = ClaimPlan(self._scope, self._leased_runs, queue, settings, worker_id=self.id, clock=clock)
@@ -96,7 +101,7 @@ class Worker:
             engine,
             self._leased_runs,
             self._registration,
-            self._plan.settled,
+            self._settled,
             ahead=self._plan.prefetch.ahead,
             transitions=transitions,
             callbacks=self._callbacks,
@@ -114,6 +119,7 @@ class Worker:
             max_interval=settings.lease / 3,
             clock=clock,
         )
+        self._lease_keeper.on_dropped = lambda run: self._gate.ended([run.task])
         self._lease_keeper.on_lost = self._settler.on_lost = self._cancellation.explain
         self._controls = ControlsReader(
             self._scope,
@@ -145,11 +151,14 @@ class Worker:
             executors=self._executors,
             settler=self._settler,
             lease_keeper=self._lease_keeper,
+            gate=self._gate,
             drain=DrainCheck(engine, self._scope, self._unknown_types, self._store_time, settings),
             calls=self._calls,
             signal=self._signal,
             clock=clock,
         )
+        self._gate.on_change = self._plan.changed.set
+        self._engine = engine
         self._shutdown = Shutdown(
             self._signal,
             self._leased_runs,
@@ -247,6 +256,7 @@ class Worker:
     async def _work(self) -> None:
         # Before the worker is registered: from then on it may be asked to drain again.
         await self._signal.limit(self._calls.attempt(self._registration.clear_drain_request), 0.0)
+        await self._signal.limit(self._calls.attempt(self._declare_limits), 0.0)
         keeper = self._lease_keeper
         background = _background(
             self._settler.run(),
@@ -266,6 +276,20 @@ class Worker:
             await _unless_failed(self._signal.limit(self._claim_loop.run(), _LAST_CLAIM_TIMEOUT), failed)
             self._callbacks.worker("worker_stopping")
             await _unless_failed(self._shutdown.finish(), failed)
+            await bounded(self._gate.close(), _CANCEL_TIMEOUT)
+
+    def _settled(self, runs: list[Run]) -> None:
+        self._gate.ended([run.task for run in runs])
+        self._plan.settled(runs)
+
+    async def _declare_limits(self) -> None:
+        await self._store_time.update()
+        options = {type: handler.options for type, handler in self._handlers.items()}
+        await declare_limits(
+            self._engine,
+            {type: option.limit for type, option in options.items()},
+            {type: option.fair_by for type, option in options.items()},
+        )
 
     async def _announce_regularly(self) -> None:
         while True:

@@ -1,5 +1,6 @@
 """The tasks of the project."""
 
+import sys
 from typing import Any
 
 from qo.django.framework import TaskContext
@@ -27,6 +28,11 @@ def attempt(context: TaskContext, name: str) -> list[Any]:
 @task()
 def fail() -> None:
     raise KeyError("no such thing")
+
+
+@task()
+def leave() -> None:
+    sys.exit(3)
 
 
 @task()

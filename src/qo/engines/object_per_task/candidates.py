@@ -5,7 +5,7 @@ the claims of the next second. Entries that this process writes are added at onc
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from heapq import heappop, heappush
@@ -18,7 +18,7 @@ from qo.engines.object_per_task.keys import LATER, READY, SHARDS, Entry, KeyKind
 from qo.engines.object_per_task.layout import TasksLayout, TasksOptions
 from qo.engines.parallel import in_parallel
 from qo.ids import random_fraction
-from qo.model import ClaimRequest, eligibility, eligible, in_order, is_due
+from qo.model import ClaimAllowance, ClaimRequest, eligibility, eligible, in_order, is_due, without_group_limits
 
 _MAX_PROMOTED = 4096  # the longest waiting; others are found when their rank is reached
 _MAX_UNSORTED = 256  # entries that every claim merges into the sorted ones
@@ -94,19 +94,16 @@ class ListedEntries:
 
     def _within_limits(self, entries: Iterable[Entry], request: ClaimRequest, number: int) -> Iterator[Entry]:
         """The first `number` entries that a claim can take."""
-        by_type: Counter[str] = Counter()
+        allowance = ClaimAllowance(request)
         for entry in entries:
             if number <= 0:
                 return
             names = self._lanes.names(entry)
             if names is None or not self._index.is_usable(entry.key):
                 continue
-            if names.type in request.per_type_limits:
-                by_type[names.type] += 1
-                if by_type[names.type] > request.per_type_limits[names.type]:
-                    continue
-            number -= 1
-            yield entry
+            if allowance.take(names.type, names.needs):
+                number -= 1
+                yield entry
 
 
 class PromotedEntries:
@@ -154,7 +151,7 @@ _ENOUGH_FACTOR = 16  # if they hold at least 16 times the requested tasks
 _MAX_LATER_PAGES = 16
 _MAX_SCANS = 8
 
-ScanKey: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]  # queues, types, capabilities
+ScanKey: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool]  # the kind of a request
 
 
 class ShardScan:
@@ -195,7 +192,7 @@ class ReadyCandidates:
         In a deep queue at most `number` entries are returned.
         """
         now = self._clock()
-        key = (request.queues, request.types, request.capabilities)
+        key = (request.queues, request.types, request.capabilities, request.takes_groups)
         scan = self._current_scan(key, now)
         if scan is None:
             if not self._is_deep(key):
@@ -216,7 +213,7 @@ class ReadyCandidates:
 
     async def _matching(self, entries: list[Entry], request: ClaimRequest) -> list[Entry]:
         await self._lanes.learn(entries)
-        may_take = eligibility(request)
+        may_take = eligibility(without_group_limits(request))  # later claims with other limits use the same scan
         return [
             entry
             for entry in entries
@@ -290,9 +287,16 @@ class ReadyCandidates:
 
     def _add_written(self, entry: Entry) -> None:
         """Add an entry that this process has written to the current scans."""
-        for (queues, types, capabilities), scan in self._scans.items():
+        for (queues, types, capabilities, takes_groups), scan in self._scans.items():
             names = self._lanes.names(entry)
-            request = ClaimRequest(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
+            request = ClaimRequest(
+                worker_id="",
+                lease_id="",
+                queues=queues,
+                types=types,
+                capabilities=capabilities,
+                takes_groups=takes_groups,
+            )
             is_claimable = entry.kind is not KeyKind.LEASE and entry.id[0] in self._shards
             if is_claimable and names and eligible(request, names.queue, names.type, names.needs):
                 scan.entries.put((entry,))
@@ -332,7 +336,7 @@ class FullScan:
             if stored is None or not is_due(stored.task, self._clock()):
                 continue
             task, key = stored.task, index_key(stored.task)
-            if key is not None and is_eligible(task.queue, task.type, task.needs):
+            if key is not None and is_eligible(task.queue, task.type, task.stored_needs):
                 self._lanes.content(task)
                 found += filter(None, [entry_of(key)])
         return found

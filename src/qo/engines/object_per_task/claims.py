@@ -9,7 +9,7 @@ from qo.engines.object_per_task.task_store import StoredTask, next_document
 from qo.engines.parallel import in_parallel
 from qo.errors import Conflict, StorageError
 from qo.ids import random_fraction
-from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
+from qo.model import ClaimAllowance, ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
 _MAX_LOST = 2  # tasks lost to other workers before the listing is too old
 _CANDIDATES_PER_TASK, _EXTRA_CANDIDATES = 8, 64
@@ -82,7 +82,7 @@ class TaskClaims:
         remaining, claimed, left, lost = (
             self.spread.arrange(free, request.limit),
             list[Task](),
-            dict(request.per_type_limits),
+            ClaimAllowance(request),
             0,
         )
         while remaining and len(claimed) < request.limit and lost <= self._max_lost(request):
@@ -92,8 +92,8 @@ class TaskClaims:
                 break
             missed = await self._take_batch(batch, request, claimed)
             for entry in missed:
-                if (names := self._lanes.names(entry)) and names.type in left:
-                    left[names.type] += 1
+                if names := self._lanes.names(entry):
+                    left.give_back(names.type, names.needs)
             # damaged tasks are not lost to a worker
             lost += sum(self._documents.is_readable(entry.id) for entry in missed)
             if claimed and self.spread.is_contended:
@@ -106,7 +106,7 @@ class TaskClaims:
         """After this many lost tasks the listing is too old."""
         return _MAX_LOST if self.spread.is_contended else request.limit + _MAX_LOST
 
-    def _next_batch(self, entries: list[Entry], left: dict[str, int], size: int) -> tuple[list[Entry], list[Entry]]:
+    def _next_batch(self, entries: list[Entry], left: ClaimAllowance, size: int) -> tuple[list[Entry], list[Entry]]:
         """The entries to try now, and the others. A task is tried once per batch: one of its entries may be stale."""
         batch: dict[str, Entry] = {}
         waiting: list[Entry] = []
@@ -116,9 +116,9 @@ class TaskClaims:
             names = self._lanes.names(entry)
             if entry.id in batch:
                 waiting.append(entry)
-            elif names is not None and left.get(names.type, 1) > 0 and entry.id not in self._in_progress:
-                if names.type in left:
-                    left[names.type] -= 1
+            elif names is None or entry.id in self._in_progress:
+                continue
+            elif left.take(names.type, names.needs):
                 self._in_progress.add(entry.id)
                 batch[entry.id] = entry
         return list(batch.values()), waiting
@@ -171,7 +171,7 @@ class TaskClaims:
             self._index.disregard(entry.key)
             return False
         task = stored.task
-        return stored.is_alive and is_due(task, now) and eligible(request, task.queue, task.type, task.needs)
+        return stored.is_alive and is_due(task, now) and eligible(request, task.queue, task.type, task.stored_needs)
 
     def _discard_claim(self, entry: Entry, task: Task, request: ClaimRequest) -> None:
         """Another worker won. Remove this claim's lease entry: its lease id is unique, unless the claim is a repeat."""

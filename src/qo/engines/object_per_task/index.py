@@ -169,8 +169,8 @@ class LaneDirectory:
 
     def content(self, task: Task) -> bytes:
         """The content of the task's index entries."""
-        names = LaneNames(queue=task.queue, type=task.type, needs=task.needs)
-        self._learn(lane_hash(task.queue, task.type, task.needs), names)
+        names = LaneNames(queue=task.queue, type=task.type, needs=task.stored_needs)
+        self._learn(lane_hash(task.queue, task.type, task.stored_needs), names)
         return msgspec.json.encode(names)
 
     def names(self, entry: Entry) -> LaneNames | None:
@@ -201,7 +201,7 @@ class LaneDirectory:
             if stored is None:
                 return
             task = stored.task
-            names = LaneNames(queue=task.queue, type=task.type, needs=task.needs)
+            names = LaneNames(queue=task.queue, type=task.type, needs=task.stored_needs)
         self._learn(lane_hash(names.queue, names.type, names.needs), names)
 
     def _learn(self, lane: str, names: LaneNames) -> None:

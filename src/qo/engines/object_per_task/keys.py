@@ -158,7 +158,7 @@ def is_stale(entry: Entry, task: Task) -> bool:
 
 
 def _tail(task: Task) -> str:
-    lane = lane_hash(task.queue, task.type, task.needs)
+    lane = lane_hash(task.queue, task.type, task.stored_needs)
     return f"{lane}_{_hex(task.created_at)}_{task.version:08x}_{task.id.replace('-', '')}_{task.priority}"
 
 

@@ -81,12 +81,13 @@ class _LooseHead(ObjectHeader, frozen=True, kw_only=True):
 
 
 def _compact(kind: type[Struct]) -> type[Struct]:
-    """A class with the same fields for encoding, which omits default values."""
+    """A class with the same fields for encoding, under the same names in JSON, which omits default values."""
     described: list[Any] = [
         (field.name, field.type) if field.required else (field.name, field.type, field.default)
         for field in fields(kind)
     ]
-    return msgspec.defstruct(f"Compact{kind.__name__}", described, kw_only=True, omit_defaults=True)
+    names = {field.name: field.encode_name for field in fields(kind)}
+    return msgspec.defstruct(f"Compact{kind.__name__}", described, kw_only=True, omit_defaults=True, rename=names)
 
 
 _CompactTask = _compact(Task)

@@ -37,7 +37,9 @@ from qo.model import (
     page_start,
 )
 
-_Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]  # queues, types, capabilities
+# Queues, types, capabilities, whether tasks with a group are wanted, and the limits of groups.
+_Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool, frozenset[tuple[str, int]]]
+_MAX_EMPTY_CLAIMS = 1000  # that no wait has asked for
 _EmptyClaim: TypeAlias = tuple[int, float | None]  # notifications before it, seconds until the next task is due
 
 
@@ -118,6 +120,8 @@ class PostgresEngine(Engine):
         notifications = opened.watch.notifications
         tasks = await opened.hand_backs.claim(opened.table.claim(request))
         if not tasks:
+            if len(self._empty_claims) >= _MAX_EMPTY_CLAIMS:
+                self._empty_claims.clear()
             self._empty_claims[_matching(request)] = (notifications, opened.table.due_in)
         return tasks
 
@@ -197,7 +201,8 @@ async def _run_on(
 
 
 def _matching(request: ClaimRequest) -> _Matching:
-    return request.queues, request.types, request.capabilities
+    groups = frozenset(request.group_limits.items())
+    return request.queues, request.types, request.capabilities, request.takes_groups, groups
 
 
 async def schema_of(url: str) -> Schema:

@@ -11,7 +11,20 @@ from qo.engines.postgres.rows import STATUS
 from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, note_statement
 from qo.engines.postgres.table import PostgresTable
 from qo.errors import StorageError
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, PendingKind, Position, Status, Task, is_id
+from qo.model import (
+    BLOCKED_AT,
+    FINISHED,
+    CountKey,
+    Counts,
+    Event,
+    Filter,
+    Note,
+    PendingKind,
+    Position,
+    Status,
+    Task,
+    is_id,
+)
 
 _MAX_SORTED = 1000  # up to this many pending tasks are read and sorted; more are found among all tasks
 _MAX_SORTED_COMING = 20_000  # the same for tasks that are due later
@@ -22,8 +35,9 @@ _SHELVED = FINISHED - {Status.COMPLETED}  # statuses in the index on `shelf`
 
 _KINDS = {
     PendingKind.READY: f"tasks.available_at <= {_NOW}",
-    PendingKind.SCHEDULED: f"(tasks.available_at > {_NOW} AND failures = 0)",
-    PendingKind.RETRYING: f"(tasks.available_at > {_NOW} AND failures > 0)",
+    PendingKind.SCHEDULED: f"(tasks.available_at > {_NOW} AND tasks.available_at <> {BLOCKED_AT!r} AND failures = 0)",
+    PendingKind.RETRYING: f"(tasks.available_at > {_NOW} AND tasks.available_at <> {BLOCKED_AT!r} AND failures > 0)",
+    PendingKind.BLOCKED: f"tasks.available_at = {BLOCKED_AT!r}",
 }
 
 

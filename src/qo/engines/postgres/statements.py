@@ -35,7 +35,15 @@ def _load() -> dict[str, str]:
 
 
 _SQL = _load()
-_FRAGMENTS = ("new_tasks", "claim_start", "lane_shares", "claim_end")  # included by other statements
+_FRAGMENTS = (
+    "new_tasks",
+    "claim_start",
+    "lane_shares",
+    "claim_end",
+    "outdated_heads",
+    "takes_needs",
+    "is_open",
+)  # included by other statements
 
 
 @cache

@@ -34,6 +34,7 @@ from qo.model import (
     NewTask,
     Status,
     Task,
+    has_group_limits,
     in_order,
     is_id,
     lane_of,
@@ -123,7 +124,7 @@ class PostgresTable:
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         values, is_staged = claim_parameters(request), False
-        name = "claim" if request.types or request.per_type_limits else "claim_any"
+        name = _claim_statement(request)
         while True:
             rows = await self._pool.run(name, values | {"now": self.now(), "is_staged": is_staged})
             now, next_due_at, is_exact = rows[0][:_CLAIM_COLUMNS]
@@ -276,6 +277,12 @@ class PostgresTable:
 
     async def drop_note(self, name: str) -> None:
         await self._pool.write(note_statement("drop_note", name), {"name": name})
+
+
+def _claim_statement(request: ClaimRequest) -> str:
+    if has_group_limits(request):
+        return "claim_grouped"
+    return "claim" if request.types or request.per_type_limits else "claim_any"
 
 
 def added_from(tasks: Sequence[NewTask], inserted: Rows, last: Rows) -> list[Added]:

@@ -1,7 +1,6 @@
 """Claims tasks, and waits until a claim may succeed. The tasks of a cancelled claim are released."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -13,7 +12,7 @@ from qo.engines.redis.task_fields import pack, unpack_tasks
 from qo.engines.redis.watch import EmptyClaim, RedisWatch
 from qo.errors import OutcomeUnknown, StorageError
 from qo.ids import new_token
-from qo.model import Change, ClaimRequest, Task, in_order, lane_of, release
+from qo.model import Change, ClaimAllowance, ClaimRequest, Task, in_order, lane_of, release
 
 MAX_BATCH_SIZE = 100  # tasks per script; writing them blocks the server for 1 to 2 ms
 _RECALL_DEADLINE = 20.0  # shorter than the lifetime of a claim's receipt
@@ -21,7 +20,9 @@ _RECALL_INTERVAL = 0.4
 
 Apply = Callable[[Sequence[Change]], Awaitable[list[bool]]]
 SetAside = Callable[[Damage], Awaitable[None]]
-_Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]  # queues, types, capabilities
+# Queues, types, capabilities, whether tasks with a group are wanted, and the limits of groups.
+_Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool, frozenset[tuple[str, int]]]
+_MAX_EMPTY_CLAIMS = 1000  # that no wait has asked for
 
 
 class RedisClaims:
@@ -37,11 +38,11 @@ class RedisClaims:
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         claimed: list[Task] = []
-        left, per_type_limits = request.limit, dict(request.per_type_limits)
+        left, limits = request.limit, ClaimAllowance(request)
         while left > 0:
             limit = min(left, MAX_BATCH_SIZE)
             try:
-                tasks = await self._claim(request, limit, per_type_limits)
+                tasks = await self._claim(request, limit, limits)
             except asyncio.CancelledError:
                 self._hand_backs.start(claimed)
                 raise
@@ -53,16 +54,15 @@ class RedisClaims:
             if len(tasks) < limit or request.is_repeat:
                 break
             left -= limit
-            for type_, size in Counter(task.type for task in tasks).items():
-                if type_ in per_type_limits:
-                    per_type_limits[type_] -= size
+            for task in tasks:
+                limits.take(task.type, task.stored_needs)
         return claimed
 
-    async def _claim(self, request: ClaimRequest, limit: int, per_type_limits: dict[str, int]) -> list[Task]:
+    async def _claim(self, request: ClaimRequest, limit: int, limits: ClaimAllowance) -> list[Task]:
         """Claim again while only damaged tasks are found. Each time, these are set aside."""
         while True:
             notifications = self._watch.notifications
-            due_in, rows = await self._run_claim(request, limit, per_type_limits)
+            due_in, rows = await self._run_claim(request, limit, limits)
             tasks, damage = unpack_tasks(rows)
             if damage:
                 try:
@@ -73,6 +73,8 @@ class RedisClaims:
                 if not tasks:
                     continue
             elif not tasks:
+                if len(self._empty_claims) >= _MAX_EMPTY_CLAIMS:
+                    self._empty_claims.clear()
                 self._empty_claims[_matching(request)] = _empty_claim(notifications, due_in)
             if request.is_repeat and tasks:  # the script returns the tasks of a repeated claim in any order
                 claimed_at = max(task.updated_at for task in tasks)
@@ -80,9 +82,10 @@ class RedisClaims:
             return tasks
 
     async def _run_claim(
-        self, request: ClaimRequest, limit: int, per_type_limits: dict[str, int]
+        self, request: ClaimRequest, limit: int, limits: ClaimAllowance
     ) -> tuple[bytes | None, list[Any]]:
         nonce = new_token()
+        per_type_limits, group_limits = limits.limits_left()
         arguments = pack(
             (
                 limit,
@@ -93,6 +96,9 @@ class RedisClaims:
                 request.is_repeat,
                 False,
                 request.is_prefetch,
+                request.takes_groups,
+                request.per_group_limits,
+                group_limits,
             )
         )
         try:
@@ -125,7 +131,8 @@ class RedisClaims:
         if empty_claim is None or not self._watch.is_subscribed:
             await self._watch.subscribe()
             notifications = self._watch.notifications
-            arguments = pack((0, 0.0, "", "", request.per_type_limits, False))
+            groups = request.takes_groups, request.per_group_limits, request.group_limits
+            arguments = pack((0, 0.0, "", "", request.per_type_limits, False, False, False, *groups))
             due_in, is_claimable, *rows = await self._scripts.run(
                 "claim", new_token(), self._now(), arguments, _worker(request)
             )
@@ -145,7 +152,7 @@ class RedisClaims:
 
 
 def _worker(request: ClaimRequest) -> bytes:
-    return _pack_worker(*_matching(request))
+    return _pack_worker(request.queues, request.types, request.capabilities)
 
 
 @lru_cache(64)
@@ -154,7 +161,8 @@ def _pack_worker(queues: tuple[str, ...], types: tuple[str, ...], capabilities: 
 
 
 def _matching(request: ClaimRequest) -> _Matching:
-    return request.queues, request.types, request.capabilities
+    groups = frozenset(request.group_limits.items())
+    return request.queues, request.types, request.capabilities, request.takes_groups, groups
 
 
 def _empty_claim(notifications: int, due_in: bytes | None) -> EmptyClaim:

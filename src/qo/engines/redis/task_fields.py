@@ -175,7 +175,7 @@ def _task(row: Sequence[Any]) -> Task:
         failure_kind=kind_of(error, None if kind is None else FailureKind(kind.decode())),
         archived_from=None if archived_from is None else Status(archived_from.decode()),
         priority=described.priority,
-        needs=lane.needs,
+        stored_needs=lane.needs,
         timeout=timeout,
         max_retries=described.max_retries,
         retry=described.retry or _DEFAULT_RETRY,
@@ -218,7 +218,7 @@ class TaskRecord(NamedTuple):
 
 def pack_task(task: Task, events: Sequence[Event]) -> Fields:
     """The hash of a task."""
-    lane = lane_name(task.queue, task.type, task.needs, task.priority)
+    lane = lane_name(task.queue, task.type, task.stored_needs, task.priority)
     fields = {b"s": _pack_state(task, lane), b"p": task.payload, b"d": _describe(task).encode()}
     if task.result is not None:
         fields[b"r"] = task.result

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from qo.model import ClaimRequest, eligibility, in_order
+from qo.model import ClaimAllowance, ClaimRequest, eligibility, group_in, group_key, has_group_limits, in_order
 from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.lanes import SqliteLane, SqliteLanes
 from qo.sqlite_tables.ready_lanes import ReadyLanes
@@ -60,18 +60,28 @@ def divide(
 ) -> dict[int, ClaimRequest]:
     """The request to each shard that has some of the first tasks."""
     shards = {task.id: shard for shard, tasks in candidates.items() for task in tasks}
-    taken, chosen = Counter[str](), list[ClaimCandidate]()
+    allowance, chosen = ClaimAllowance(request), list[ClaimCandidate]()
     for task in in_order((task for tasks in candidates.values() for task in tasks), now, lambda task: task.lane):
         if len(chosen) >= request.limit:
             break
-        taken[task.lane.type] += 1
-        if taken[task.lane.type] <= request.per_type_limits.get(task.lane.type, request.limit):
+        if allowance.take(task.lane.type, task.lane.needs):
             chosen.append(task)
     sizes = Counter(shards[task.id] for task in chosen)
     of_types = Counter((shards[task.id], task.lane.type) for task in chosen)
+    of_groups = _count_groups(chosen, shards) if has_group_limits(request) else Counter[tuple[int, str]]()
+    groups = {key for _, key in of_groups}
     return {
         shard: replace(
-            request, limit=size, per_type_limits={type_: of_types[shard, type_] for type_ in request.per_type_limits}
+            request,
+            limit=size,
+            per_type_limits={type_: of_types[shard, type_] for type_ in request.per_type_limits},
+            group_limits={**request.group_limits, **{key: of_groups[shard, key] for key in groups}},
         )
         for shard, size in sizes.items()
     }
+
+
+def _count_groups(chosen: Sequence[ClaimCandidate], shards: Mapping[str, int]) -> "Counter[tuple[int, str]]":
+    """How many tasks of each group, by `group_key`, each shard gives."""
+    groups = ((task, group_in(task.lane.needs)) for task in chosen)
+    return Counter((shards[task.id], group_key(task.lane.type, group)) for task, group in groups if group is not None)

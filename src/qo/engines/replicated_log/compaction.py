@@ -92,6 +92,11 @@ class LogCompactor:
             self._keep(record)
         return header.kind is FrameKind.RECORD and header.last == block.last
 
+    def shrank(self, size: int) -> None:
+        """Count the stored bytes of tasks that the next image will not contain."""
+        block = block_of(self._position, self._block_size)
+        self._volume[block.last] = self._volume.get(block.last, 0) + size
+
     def _keep(self, record: LogRecord) -> None:
         former = self._kept.pop(record.header.first, None)  # of a replica that was loaded again
         self._kept_bytes += len(record.patchset) - (len(former.patchset) if former else 0)

@@ -1,6 +1,7 @@
 """`qo doctor` for the layout `log`: verifies a log from end to end. It only reads.
 
-The chain of records, each merged record against its records, and each image against a replay from an earlier state.
+The chain of records, each merged record against its records, each image against a replay from an earlier state, and the
+segments that the tables name.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import apsw
 from qo.bucket import Bucket
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage, StoredCheckpoint
+from qo.engines.replicated_log.cold_store import ColdStore, DamagedSegment
 from qo.engines.replicated_log.compaction import merge_records
 from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.images import DamagedImage, ImageParts
@@ -32,16 +34,20 @@ from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, Rec
 from qo.engines.replicated_log.replica import LogPosition, Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.runner import run_inline
+from qo.engines.replicated_log.schema_steps import replicated_tables
 from qo.engines.replicated_log.stored_frames import get_frame
-from qo.errors import StorageError
+from qo.errors import NewerFormat, StorageError
 from qo.findings import Finding
 from qo.model import plural
-from qo.sqlite_tables.patchsets import RECORDED
+from qo.sqlite_tables.damage import DamageFound
+from qo.sqlite_tables.patchsets import RECORDED, PatchsetRefused
+from qo.sqlite_tables.segments import ColdSegment, segment_problem
 
 _FULL = "QO_DOCTOR_FULL"  # environment variable: verify everything, however large
 _MAX_IMAGE_BYTES = 64 * 1024 * 1024  # stored; of larger images only the newest is loaded
 _MAX_RECORDS = 20_000
 _MAX_SUBMISSIONS = 1_000
+_MAX_SEGMENTS = 200
 _MAX_NAMED = 5
 _MAX_READS = 32
 _RESTORE = (
@@ -97,6 +103,7 @@ class _ShardExamination:
             await self._examine_images(stored.checkpoint, _end(stored.checkpoint, numbers)),
             await self._examine_submissions(),
             await self._examine_garbage(stored.checkpoint, numbers),
+            await self._examine_segments(stored.checkpoint, _end(stored.checkpoint, numbers)),
         ]
 
     async def _numbers(self) -> list[int]:
@@ -220,7 +227,7 @@ class _ShardExamination:
     async def _loaded(self, image: LogImage | None) -> AsyncIterator[Replica]:
         """A replica from an image, or an empty one."""
         if image is None:
-            replica = Replica(self._place)
+            replica = Replica(self._place, schema=self._meta.first_schema)
         else:
             file = ReplicaFile.create(image.raw_bytes)
             try:
@@ -236,6 +243,12 @@ class _ShardExamination:
 
     async def _replayed(self, base: LogImage | None, floor: int, end: int, *, needs_digest: bool) -> str:
         """The digest of the rows at record `end`; empty if an object on the way is damaged, which is reported, too."""
+        async with self._at_end(base, floor, end) as replica:
+            return _digest(replica) if needs_digest and replica.position.seq == end else ""
+
+    @asynccontextmanager
+    async def _at_end(self, base: LogImage | None, floor: int, end: int) -> AsyncIterator[Replica]:
+        """A replica at record `end`, or before it if an object on the way is damaged."""
         async with self._loaded(base) as replica:
             for merged in chosen(replica.position.seq, await self._merged.ranges(replica.position.seq)):
                 block = await self._merged.get(merged) if merged.first < floor else None
@@ -244,13 +257,42 @@ class _ShardExamination:
                 replica.apply(block)
             while replica.position.seq < end and (record := await self._record(replica.position.seq + 1)):
                 replica.apply(record)
-            return _digest(replica) if needs_digest and replica.position.seq == end else ""
+            yield replica
 
     async def _record(self, seq: int) -> LogRecord | None:
         if seq in self._records:
             return self._records[seq]
         found = await self._read(seq)
         return None if isinstance(found, str) else found
+
+    # --- segments
+
+    async def _examine_segments(self, checkpoint: LogCheckpoint, end: int) -> Finding:
+        """Every segment that the tables name must be readable, and contain what its row says."""
+        name = f"cold segments{self._where}"
+        try:
+            async with self._at_end(checkpoint.newest_image, checkpoint.floor, end) as replica:
+                if replica.position.seq == end:
+                    return await self._compare_segments(name, replica)
+        except (DamagedImage, DamagedFrame, UnappliableRecord):
+            pass
+        return Finding(name, None, "not examined, because the tables cannot be read")
+
+    async def _compare_segments(self, name: str, replica: Replica) -> Finding:
+        store = ColdStore(self._bucket, self._meta.id, self._shard)
+        segments = replica.read(lambda reader: reader.segments())
+        examined = segments if self._is_full else segments[:_MAX_SEGMENTS]
+        problems = {segment.object: await _segment_problem(store, replica, segment) for segment in examined}
+        if any(problems.values()):  # tasks that returned to the tables meanwhile are no damage
+            while record := await self._record(replica.position.seq + 1):
+                replica.apply(record)
+        listed = {segment.object for segment in replica.read(lambda reader: reader.segments())}
+        damaged = [f"{store.key(key)}: {problem}" for key, problem in problems.items() if problem and key in listed]
+        if damaged:
+            return Finding(name, False, f"{_named(damaged)}; restore an older version of these objects")
+        tasks = sum(segment.tasks for segment in segments)
+        rest = "" if len(examined) == len(segments) else f"; {len(examined):,} were read: set {_FULL}=1 to read all"
+        return Finding(name, True, f"{plural(tasks, 'task')} in {plural(len(segments), 'object')}{rest}")
 
     # --- submissions and garbage
 
@@ -306,6 +348,17 @@ def _changes(patchset: bytes) -> dict[tuple[Any, ...], tuple[str, Any]]:
     return changes
 
 
+async def _segment_problem(store: ColdStore, replica: Replica, segment: ColdSegment) -> str:
+    """What is wrong with a segment, or nothing."""
+    try:
+        body = await store.read(segment)
+        return replica.choose(lambda db: segment_problem(db, segment, body))
+    except (DamagedSegment, PatchsetRefused, NewerFormat) as error:
+        return str(error)
+    except DamageFound as error:
+        return f"tasks in it are damaged: {error}"
+
+
 def _digest(replica: Replica) -> str:
     """A digest of the replicated rows, which is equal for equal tables."""
     file = ReplicaFile.create(replica.size)
@@ -322,7 +375,8 @@ def _digest(replica: Replica) -> str:
 
 def _digest_rows(db: apsw.Connection) -> str:
     digest = hashlib.sha256()
-    for table in RECORDED:
+    existing = replicated_tables(db)  # an older build has written others
+    for table in (name for name in RECORDED if name in existing):
         columns = db.execute("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", (table,))
         key = ", ".join(name for (name,) in columns)
         for row in db.execute(f"SELECT * FROM {table} ORDER BY {key}"):  # noqa: S608 - our own names

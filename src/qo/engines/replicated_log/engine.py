@@ -150,7 +150,7 @@ class ReplicatedLogEngine(Engine):
     ) -> LogShard:
         return LogShard(
             self._bucket,
-            meta.id,
+            meta,
             shard,
             self._options,
             self._clock,

@@ -1,4 +1,4 @@
-"""The binary frame of records, merged records, image parts and submissions: a header of 128 bytes, then the body.
+"""The binary frame of the objects of a log: a header of 128 bytes, then the body.
 
 Numbers are big-endian. docs/log-format.md describes each field. The checksum at the end of the header covers the whole
 object, so that no flipped bit and no truncation goes unnoticed. A second one covers the body before compression.
@@ -47,7 +47,7 @@ class FrameHeader(NamedTuple):
     kind: FrameKind
     shard: int
     first: int  # as in FrameName
-    last: int  # as in FrameName; the number of tasks of a submission
+    last: int  # as in FrameName; the number of tasks of a submission or segment
     id: str  # random, of this write; of all parts of an image the same
     previous: str = NO_ID  # id of the record before `first`; of an image its last record; the producer of a submission
     last_id: str = NO_ID  # id of the last record that this includes
@@ -124,8 +124,8 @@ def _decode(key: str, name: FrameName, data: bytes, max_body: int) -> tuple[Fram
         name.kind, shard, first, last, own_id.hex(), previous.hex(), last_id.hex(), at, writer.hex(),
         schema, schema_since, FrameFlags(flags), number, since, Compression(compression), raw_bytes, stored_bytes,
     )  # fmt: skip
-    if name.token is not None and name.token != (header.id if kind == FrameKind.IMAGE_PART else header.previous):
-        raise _Problem("it belongs to another image or producer")
+    if name.token is not None and name.token != (header.previous if kind == FrameKind.SUBMISSION else header.id):
+        raise _Problem("it belongs to another image, segment or producer")
     body = _unpacked(view[HEADER_SIZE:], header, max_body)
     if crc32(body) != body_checksum:
         raise _Problem("the checksum of its body does not match")

@@ -2,6 +2,7 @@
 
 log/meta.json                                             the id of the log and its number of shards
 log/{log}/{shard:02x}/checkpoint.json                     the floor and the images of a shard
+log/{log}/{shard}/cold/{last:016x}-{token}                tasks that are not in the tables
 log/{log}/{shard}/images/{seq:016x}-{token}/{part:04x}    one slice of an image of the tables at `seq`
 log/{log}/{shard}/merged/{first:016x}-{last:016x}         the records `first` to `last` as one
 log/{log}/{shard}/records/{seq:016x}                      one commit
@@ -27,6 +28,7 @@ class FrameKind(IntEnum):
     MERGED = 2
     IMAGE_PART = 3
     SUBMISSION = 4
+    SEGMENT = 5
 
 
 class FrameName(NamedTuple):
@@ -35,9 +37,10 @@ class FrameName(NamedTuple):
     kind: FrameKind
     log: str
     shard: int
-    first: int  # number of a record or image, or the place of a submission in its stream
+    # Number of a record or image, the place of a submission in its stream, or the last record that may add a segment.
+    first: int
     last: int | None  # the same as `first` for a record, the end of a merged one, the number of an image part
-    token: str | None  # of an image; the producer of a submission
+    token: str | None  # of an image or segment; the producer of a submission
 
 
 _NAME = re.compile(
@@ -45,6 +48,7 @@ _NAME = re.compile(
     r"records/(?P<seq>[0-9a-f]{16})"
     r"|merged/(?P<first>[0-9a-f]{16})-(?P<last>[0-9a-f]{16})"
     r"|images/(?P<image>[0-9a-f]{16})-(?P<token>[0-9a-f]{32})/(?P<part>[0-9a-f]{4})"
+    r"|cold/(?P<limit>[0-9a-f]{16})-(?P<cold>[0-9a-f]{32})"
     r"|submissions/(?P<producer>[0-9a-f]{32})/(?P<n>[0-9a-f]{8}))"
 )
 
@@ -90,6 +94,19 @@ def image_key(log: str, shard: int, seq: int, token: str, part: int) -> str:
     return f"{image_prefix(log, shard, seq, token)}{part:04x}"
 
 
+def segments_prefix(log: str, shard: int) -> str:
+    return f"{shard_prefix(log, shard)}cold/"
+
+
+def segment_name(limit: int, token: str) -> str:
+    """The end of a segment's key. Only records up to the number `limit` may name the segment."""
+    return f"{limit:016x}-{token}"
+
+
+def segment_key(log: str, shard: int, name: str) -> str:
+    return f"{segments_prefix(log, shard)}{name}"
+
+
 def submissions_prefix(log: str, shard: int) -> str:
     return f"{shard_prefix(log, shard)}submissions/"
 
@@ -107,7 +124,7 @@ def owner_key(log: str, period: int, process: str) -> str:
 
 
 def parse_key(key: str) -> FrameName | None:
-    """What the name of a record, merged record, image part or submission says; None for any other name."""
+    """What the name of a record, merged record, image part, segment or submission says; None for any other name."""
     match = _NAME.fullmatch(key)
     if match is None:
         return None
@@ -121,4 +138,6 @@ def parse_key(key: str) -> FrameName | None:
     if found["image"] is not None:
         first, part = int(found["image"], 16), int(found["part"], 16)
         return FrameName(FrameKind.IMAGE_PART, log, shard, first, part, found["token"])
+    if found["limit"] is not None:
+        return FrameName(FrameKind.SEGMENT, log, shard, int(found["limit"], 16), None, found["cold"])
     return FrameName(FrameKind.SUBMISSION, log, shard, int(found["n"], 16), None, found["producer"])

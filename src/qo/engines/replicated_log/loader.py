@@ -59,21 +59,31 @@ async def load_replica(
     *,
     runner: Runner,
     saw: Callable[[LogRecord], object] = _ignore,
+    first_schema: int | None = None,
 ) -> Replica:
     """A replica at the newest position that images and merged records lead to. It is private to the caller.
 
+    `first_schema` is that of the tables before the first record; None: as in a log that this build creates.
     `saw` is called with each merged record that was applied, for `LogCompactor.saw`. The caller must read the records
     that follow, and check the floor after the last one: this function proves nothing about the end of the log.
 
     Raises DamagedLog with the names of the damaged objects, DamagedCheckpoint, and NewerFormat.
     """
-    return await _Loader(bucket, log_id, shard, runner, saw).load()
+    return await _Loader(bucket, log_id, shard, runner, saw, first_schema=first_schema).load()
 
 
 class _Loader:
     def __init__(
-        self, bucket: Bucket, log_id: str, shard: int, runner: Runner, saw: Callable[[LogRecord], object]
+        self,
+        bucket: Bucket,
+        log_id: str,
+        shard: int,
+        runner: Runner,
+        saw: Callable[[LogRecord], object],
+        *,
+        first_schema: int | None,
     ) -> None:
+        self._first_schema = first_schema
         self._place = f"log/{log_id}/{shard:02x}"
         self._run, self._saw = runner, saw
         self._checkpoints = CheckpointStore(bucket, log_id, shard)
@@ -108,7 +118,9 @@ class _Loader:
         if checkpoint.floor > 1:
             raise DamagedLog(f"{'; '.join(map(str, damaged)) or 'the checkpoint names no image'}; {_ADVICE}")
         # No record was ever deleted, so they lead from the beginning to the current state.
-        return await self._extended(await self._run(lambda: Replica(self._place)), checkpoint)
+        return await self._extended(
+            await self._run(lambda: Replica(self._place, schema=self._first_schema)), checkpoint
+        )
 
     async def _report(self, key: str, problem: object) -> None:
         """Ask a process whose replica does not need the object for a new image."""

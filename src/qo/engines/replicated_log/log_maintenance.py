@@ -12,6 +12,7 @@ from qo.engines.replicated_log.garbage import LogGarbage
 from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.loader import load_replica
 from qo.engines.replicated_log.log_damage import LogDamageNotes
+from qo.engines.replicated_log.log_meta import LogMeta
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica import PinnedReplica, Replica
@@ -27,9 +28,10 @@ class LogMaintenance:
     """`load` loads the replica. `applied` and `committed` are called with every record that the replica contains."""
 
     def __init__(
-        self, bucket: Bucket, log_id: str, shard: int, options: LogOptions, *, new_runner: Callable[[], Runner]
+        self, bucket: Bucket, meta: LogMeta, shard: int, options: LogOptions, *, new_runner: Callable[[], Runner]
     ) -> None:
-        self._bucket, self._log, self._shard = bucket, log_id, shard
+        log_id = meta.id
+        self._bucket, self._meta, self._shard = bucket, meta, shard
         self._run = new_runner()  # its own one: the replica is used while an image is compressed
         self._compactor = LogCompactor(
             bucket,
@@ -47,15 +49,28 @@ class LogMaintenance:
         self._background: set[asyncio.Task[None]] = set()
 
     async def load(self) -> Replica:
-        return await load_replica(self._bucket, self._log, self._shard, runner=self._run, saw=self._compactor.saw)
+        return await load_replica(
+            self._bucket,
+            self._meta.id,
+            self._shard,
+            runner=self._run,
+            saw=self._compactor.saw,
+            first_schema=self._meta.first_schema,
+        )
 
     def applied(self, record: LogRecord) -> None:
         self._compactor.saw(record)
 
-    def committed(self, record: LogRecord, live: LiveReplica) -> None:
-        """The process that completes a block merges it, so that no election is needed."""
-        if self._compactor.saw(record):
-            self._start(self._compactor.end_block(record.header.last, lambda: _pin(live)))
+    def committed(self, record: LogRecord, live: LiveReplica) -> bool:
+        """The process that completes a block merges it, so that no election is needed. Returns whether it does."""
+        is_last = self._compactor.saw(record)
+        if is_last:
+            self.start(self._compactor.end_block(record.header.last, lambda: _pin(live)))
+        return is_last
+
+    def shrank(self, size: int) -> None:
+        """Tasks of this many stored bytes have left the tables."""
+        self._compactor.shrank(size)
 
     async def repair(self, live: LiveReplica) -> int:
         """Merge, write the image that is due, and delete garbage. The replica is open. Returns what was done."""
@@ -78,7 +93,8 @@ class LogMaintenance:
         if background:
             await asyncio.wait(background)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work in the background. What fails, the next repair does."""
         task = asyncio.get_running_loop().create_task(_logged(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -93,6 +109,6 @@ async def _logged(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except QoError as error:
-        log.warning("records were not merged; the next repair does it: %s", error)
+        log.warning("records were not merged, or tasks not moved; the next repair does it: %s", error)
     except Exception:
-        log.exception("records were not merged")
+        log.exception("records were not merged, or tasks not moved")

@@ -17,6 +17,7 @@ from qo.checksum import check_seal, sealed
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.keys import MAX_SHARDS, META
+from qo.engines.replicated_log.replica import OLDEST_SCHEMA, first_schema
 from qo.engines.replicated_log.schema_steps import SchemaStep
 from qo.engines.retry import retry, retry_opening
 from qo.errors import Conflict, StorageError
@@ -37,7 +38,8 @@ class LogMeta(Format, frozen=True, kw_only=True):
     shards: int
     created_at: float  # by the store's clock
     write: str  # the id of the write, by which its writer recognises it
-    schema: int = 0  # of the tables, after the last step; 0: there was no step
+    first_schema: int = OLDEST_SCHEMA  # of the tables before the first record
+    schema: int = 0  # of the tables, after the last step; 0: there was no step, and any build may use the tables
     schema_since: int = 0  # builds that know this schema may use the tables
     schema_qo: str = ""  # the version that made the step
 
@@ -90,8 +92,13 @@ async def create_log(bucket: Bucket, shards: int, now: float) -> LogMeta:
 
     The checkpoints are created first: a log whose meta object exists has all of them, so a missing one is damage.
     """
+    tables = first_schema()
     meta = LogMeta(
         **msgspec.structs.asdict(format_of(FORMAT, additive=ADDITIVE)),
+        first_schema=tables.format,
+        schema=tables.format,
+        schema_since=tables.since,
+        schema_qo=tables.qo,
         id=new_token()[:_ID_DIGITS],
         shards=shards,
         created_at=now,

@@ -25,6 +25,13 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     min_record_age: float = 86_400.0  # seconds; younger records are never deleted
     trust: float = 3_600.0  # seconds for which a proof of the log's end makes the check of the floor superfluous
 
+    segment_size: int = 4_000  # tasks that are moved into one cold segment, at most
+    segment_span: int = 4_096  # records that may be written between the reading of its tasks and their removal
+    hot_tasks: int = 200_000  # ready tasks of a lane that stay in the tables
+    kept_tasks: int = 100_000  # of them, if there are more: the first ones
+    thaw_time: float = 60.0  # seconds after a process has used a segment in which it moves no tasks into others
+    cold_age: float = 3_600.0  # seconds after which finished tasks may be moved into a segment
+
     def __post_init__(self) -> None:
         if self.shard_count is not None and not 1 <= self.shard_count <= MAX_SHARDS:
             raise InvalidSetting(f"shard_count={self.shard_count} is not a number from 1 to {MAX_SHARDS}")

@@ -1,7 +1,8 @@
 """The engine port over one shard of a log."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from qo.bucket import Bucket
@@ -13,26 +14,45 @@ from qo.engines.polling import ClaimPoller, PollBackoff, PollResult
 from qo.engines.replicated_log.catch_up import CatchUp
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.claim_shares import ClaimCandidate
+from qo.engines.replicated_log.cold_segments import ColdSegments
+from qo.engines.replicated_log.cold_store import ColdStore
 from qo.engines.replicated_log.commits import LogCommits
 from qo.engines.replicated_log.keys import shard_prefix
 from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.log_maintenance import LogMaintenance
+from qo.engines.replicated_log.log_meta import LogMeta
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.merged_records import MergedRecords
 from qo.engines.replicated_log.record_batches import write_in_batches
-from qo.engines.replicated_log.record_store import RecordStore
+from qo.engines.replicated_log.record_store import LogRecord, RecordStore
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
+from qo.engines.replicated_log.shard_calls import ShardCalls, ShardReplica
 from qo.engines.replicated_log.shard_inbox import ShardInbox
 from qo.engines.replicated_log.submission_batch import forget_producers, old_producers
 from qo.engines.replicated_log.submissions import SubmissionStream
 from qo.engines.replicated_log.tail_proof import ProofStart, TailProof
 from qo.engines.table_engine import Answer, TableEngine
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Status, Task, check_distinct
+from qo.errors import QoError
+from qo.model import (
+    Added,
+    Change,
+    ClaimRequest,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Status,
+    Task,
+    check_distinct,
+    page_start,
+)
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.table import SqliteTable
 
+log = logging.getLogger("qo.engines.replicated_log")
 _CLOSE_TIMEOUT = 30.0
 _FIRST_POLL_INTERVAL = 0.01  # seconds: a poll reads one small object, or finds none
 # Until a quiet minute has passed: a task that comes then starts soon, and the reads of that minute cost $0.0001.
@@ -57,7 +77,7 @@ class LogShard(TableEngine):
     def __init__(
         self,
         bucket: Bucket,
-        log: str,
+        meta: LogMeta,
         shard: int,
         options: LogOptions,
         clock: Clock,
@@ -69,37 +89,39 @@ class LogShard(TableEngine):
     ) -> None:
         """`poller`: the one of all shards of a log, if there are several."""
         super().__init__(clock)
-        self._bucket, self._log, self._shard, self._options = bucket, log, shard, options
-        self._place = shard_prefix(log, shard).removesuffix("/")
+        log_id, self._first_schema = meta.id, meta.first_schema
+        self._bucket, self._log, self._shard, self._options = bucket, log_id, shard, options
+        self._place = shard_prefix(log_id, shard).removesuffix("/")
         self._proof = proof = TailProof(options.trust, elapsed, wall)
-        self._checkpoints = CheckpointStore(bucket, log, shard)
+        self._checkpoints = CheckpointStore(bucket, log_id, shard)
         run_codec = new_runner()  # its own one: a commit does not wait for an image that is compressed
-        self._records = RecordStore(bucket, log, shard, proof.reset, run=run_codec)
-        self._maintenance = LogMaintenance(bucket, log, shard, options, new_runner=new_runner)
+        self._records = RecordStore(bucket, log_id, shard, proof.reset, run=run_codec)
+        self._maintenance = LogMaintenance(bucket, meta, shard, options, new_runner=new_runner)
         self._live = LiveReplica(self._maintenance.load, new_runner)
         self._catch_up = CatchUp(
             self._records,
             self._live,
             proof,
             self._checkpoints,
-            merged=MergedRecords(bucket, log, shard, run_codec),
+            merged=MergedRecords(bucket, log_id, shard, run_codec),
             block_size=options.block_size,
             applied=self._maintenance.applied,
             damaged=self._maintenance.report,
         )
         self._inbox = ShardInbox(
             bucket,
-            log,
+            log_id,
             shard,
             last_record=lambda: self._live.position.seq,
             set_aside=self._set_aside,
+            thaw=self._thaw,
             elapsed=elapsed,
             wall=wall,
         )
-        self._stream = SubmissionStream(bucket, log, shard, elapsed=elapsed, wall=wall)
+        self._stream = SubmissionStream(bucket, log_id, shard, elapsed=elapsed, wall=wall)
         self._commits = LogCommits(
             bucket,
-            log,
+            log_id,
             shard,
             clock,
             live=self._live,
@@ -107,8 +129,13 @@ class LogShard(TableEngine):
             proof=proof,
             catch_up=self._catch_up,
             inbox=self._inbox,
-            committed=lambda record: self._maintenance.committed(record, self._live),
+            committed=self._committed,
         )
+        access = ShardReplica(self._live, self._catch_up, self._commits, self._maintenance.shrank)
+        self._cold = ColdSegments(
+            ColdStore(bucket, log_id, shard, run_codec), self._checkpoints, options, access, run_codec
+        )
+        self._calls = ShardCalls(self._commits, self._cold, self._set_aside)
         self._poller = poller or new_poller(clock)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
@@ -120,7 +147,7 @@ class LogShard(TableEngine):
     async def begin_empty(self, since: ProofStart) -> None:
         """Use an empty replica without a request: the log did not exist at `since`, and was created after that."""
         self._proof.proved(since)  # before the wait: a request that fails meanwhile withdraws it
-        await self._live.begin(lambda: Replica(self._place))
+        await self._live.begin(lambda: Replica(self._place, schema=self._first_schema))
 
     def distrust(self) -> None:
         """A request of this process failed. The machine may have slept while its clocks stood still."""
@@ -136,6 +163,10 @@ class LogShard(TableEngine):
         await self._maintenance.finish()
         await self._live.close()
 
+    def _committed(self, record: LogRecord) -> None:
+        if self._maintenance.committed(record, self._live):
+            self._maintenance.start(self._freeze_deep())
+
     # --- the tables
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -145,9 +176,7 @@ class LogShard(TableEngine):
             return table.claim(request, self._clock())
 
         async def ask() -> list[Task]:
-            return await around_damage(
-                lambda: self._commits.ask(work, self._hand_backs.start, request), self._set_aside
-            )
+            return await self._calls.ask(work, self._hand_backs.start, request=request)
 
         await self._consume_own()
         claimed = await ask()
@@ -197,15 +226,37 @@ class LogShard(TableEngine):
         is_submitting: bool = False,
     ) -> Answer:
         await self._consume_own(is_submitting=is_submitting)
-        return await around_damage(lambda: self._commits.ask(work, abandoned, size=size), self._set_aside)
+        return await self._calls.ask(work, abandoned, size=size)
+
+    async def _thaw(self, numbers: Sequence[int]) -> None:
+        await self._cold.thaw(numbers)
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         """Looks into the inbox only for tasks that the log does not have."""
-        found = await self._read_records(lambda reader: reader.get(ids))
-        return await super().get(ids) if None in found else found
+        found = await self._read_cold(lambda: self._cold.get(ids))
+        if None not in found:
+            return found
+        await self._inbox.look(self._commit_nothing)
+        return await self._read_cold(lambda: self._cold.get(ids))
 
     async def history(self, task_id: str) -> list[Event]:
-        return await self._read_records(lambda reader: reader.history(task_id)) or await super().history(task_id)
+        events = await self._read_cold(lambda: self._cold.history(task_id))
+        if events:
+            return events
+        await self._inbox.look(self._commit_nothing)
+        return await self._read_cold(lambda: self._cold.history(task_id))
+
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        start = page_start(after, created_before)
+        await self._inbox.look(self._commit_nothing)
+        return await self._read_cold(lambda: self._cold.find(where, limit, start, self._clock()))
+
+    async def _read_cold(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Read the tables and the segments."""
+        await self._consume_own()
+        return await around_damage(read, self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
         await self._inbox.look(self._commit_nothing)
@@ -233,13 +284,10 @@ class LogShard(TableEngine):
         return await super().count(batch)
 
     async def snapshot(self) -> Snapshot:
-        def work(replica: Replica) -> Snapshot:
-            position = replica.position
-            return Snapshot(replica.read(lambda reader: reader.find(Filter(), _ALL, None, now)), position.seq)
-
         now = self._clock()
         await self._inbox.look(self._commit_nothing)
-        return await around_damage(lambda: self._current(work), self._set_aside)
+        version = await self._current(lambda replica: replica.position.seq)  # the tasks may be newer, and not older
+        return Snapshot(await self._read_cold(lambda: self._cold.find(Filter(), _ALL, None, now)), version)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._commits.ask(lambda table: table.set_aside(bad)))
@@ -255,7 +303,10 @@ class LogShard(TableEngine):
 
         def poll(replica: Replica) -> PollResult:
             now = self._clock()
-            is_ready = bool(replica.candidates(request, now)) if is_exact else replica.has_ready(request, now)
+            try:
+                is_ready = bool(replica.candidates(request, now)) if is_exact else replica.has_ready(request, now)
+            except SegmentNeeded:
+                is_ready = True
             return PollResult(self._inbox.has_batch or is_ready, replica.next_at())
 
         await self._notice_news()
@@ -278,7 +329,7 @@ class LogShard(TableEngine):
                 found = await self._current(work)
             return found
 
-        return await around_damage(ask, self._set_aside)
+        return await self._calls.read_candidates(ask)
 
     async def leased_under(self, lease_id: str) -> list[Task]:
         """The tasks that a claim has leased here."""
@@ -348,7 +399,21 @@ class LogShard(TableEngine):
         repairs = await self._inbox.consume_all(self._commit_nothing)
         repairs += await self._forget_producers(self._clock())
         await self._current(lambda _: None)
-        return repairs + await self._maintenance.repair(self._live)
+        repairs += await self._freeze()
+        return repairs + await self._maintenance.repair(self._live) + await self._cold.collect()
+
+    async def _freeze(self) -> int:
+        """Move tasks into segments. An error does not end the repair: the log must be compacted all the same."""
+        await self._cold.try_again()
+        now = self._clock()
+        try:
+            return await around_damage(lambda: self._cold.freeze(now, with_history=True), self._set_aside)
+        except QoError as error:
+            log.warning("%s: tasks were not moved into segments; the next repair tries again: %s", self._place, error)
+            return 0
+
+    async def _freeze_deep(self) -> None:
+        await around_damage(lambda: self._cold.freeze(self._clock(), with_history=False), self._set_aside)
 
     async def _forget_producers(self, now: float) -> int:
         idle = await self._inbox.idle_producers(await self._commits.ask(lambda table: old_producers(table, now)))

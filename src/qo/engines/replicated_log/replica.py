@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import apsw
+import msgspec
 
 from qo.engines.replicated_log.claim_shares import ClaimCandidate, read_candidates
 from qo.engines.replicated_log.frame import FrameFlags
@@ -22,25 +23,39 @@ from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.schema_steps import BadStep, SchemaStep, make_step, next_step, replicated_tables
 from qo.errors import StorageError
-from qo.model import ClaimRequest
+from qo.formats import Format
+from qo.model import ClaimRequest, eligibility
+from qo.sqlite_tables.claims import require_heads
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.foreign_content import ignore_code
-from qo.sqlite_tables.header import APPLICATION_ID
+from qo.sqlite_tables.header import APPLICATION_ID, LOG_ADDITIVE, VERSION
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.ready_lanes import ReadyLanes
+from qo.sqlite_tables.rows import encode_list
 from qo.sqlite_tables.schema import add_missing_indexes, check_version, migrate
+from qo.sqlite_tables.segments import SegmentDraft, draft_segment
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.writer import Writer, WriterCall
+from qo.version import __version__
 
 Answer = TypeVar("Answer")
 
-FIRST_SCHEMA = 8  # of the tables before the first record, whichever build creates the log
+# Of the tables before the first record, in a new log. Builds that know it may use the log: later additive steps are
+# records. In a log whose meta object does not say it, it is the oldest one.
+FIRST_SCHEMA, OLDEST_SCHEMA = 9, 8
 _WRITER_CACHE, _READER_CACHE = 32_768, 8_192  # KiB of pages
 _JOURNAL_LIMIT = 16 * 1024 * 1024  # bytes of write-ahead log kept after a long copy or a large transaction
 _STATEMENTS = 200  # compiled statements kept by a connection
 _COPIED_PAGES = 1024  # by one step of a copy
+
+_numbers = msgspec.json.Decoder(list[int])
+
+
+def first_schema() -> Format:
+    """The schema of a new log, and the builds that may use it."""
+    return Format(format=FIRST_SCHEMA, since=FIRST_SCHEMA, qo=__version__)
 
 
 class LogPosition(NamedTuple):
@@ -60,8 +75,15 @@ class UnappliableRecord(StorageError):
 class Replica:
     """Owns its file and removes it when it is closed. A process that forked must not use it in the child."""
 
-    def __init__(self, place: str, file: ReplicaFile | None = None, position: LogPosition = START) -> None:
-        """`file` contains the image of the tables at `position`. Without it the replica is empty.
+    def __init__(
+        self,
+        place: str,
+        file: ReplicaFile | None = None,
+        position: LogPosition = START,
+        *,
+        schema: int | None = None,
+    ) -> None:
+        """`file` contains the image of the tables at `position`. Without it the replica is empty, with this schema.
 
         Raises StorageError if the file does not contain the tables of a log, and NewerFormat if this build must not
         use them.
@@ -74,20 +96,20 @@ class Replica:
         self._connections: list[apsw.Connection] = []
         try:
             with self._mapped_errors():
-                self._open(is_blank=file is None)
+                self._open(None if file is not None else schema or FIRST_SCHEMA)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, *, is_blank: bool) -> None:
+    def _open(self, new_schema: int | None) -> None:
         db = self._connect(_WRITER_CACHE)
-        if is_blank:
-            _create_tables(db, self._place, FIRST_SCHEMA)
+        if new_schema is not None:
+            _create_tables(db, self._place, new_schema)
         else:
             _check_tables(db, self._place)
         self._db = db
         self._read_schema()
-        if not is_blank:
+        if new_schema is None:
             add_missing_indexes(db, self.schema)
         self._recorder = ChangeRecorder(db)
         self._writer = Writer(self._place, db, lambda: None)
@@ -216,17 +238,57 @@ class Replica:
         with self._mapped_errors():
             with self._reading:  # one snapshot for lanes and their first tasks
                 lanes = self._ready.first(request, now)
-            return bool(lanes)
+                has_cold = self._has_cold(request)
+            return bool(lanes) or has_cold
+
+    def _has_cold(self, request: ClaimRequest) -> bool:
+        """Whether segments contain ready tasks for this request."""
+        cold = _numbers.decode(self._reading.execute(SQL["cold_lanes"], (encode_list([*self.unreadable]),)).get)
+        if not cold:
+            return False
+        self._lanes.refresh()
+        is_eligible = eligibility(request)
+        lanes = [self._lanes[lane] for lane in cold if lane in self._lanes]
+        return any(is_eligible(lane.queue, lane.type, lane.needs) for lane in lanes)
 
     def candidates(self, request: ClaimRequest, now: float) -> list[ClaimCandidate]:
+        """The tasks that a claim may lease. Raises DamageFound, or SegmentNeeded."""
         with self._mapped_errors():
-            return read_candidates(self._reading, self._lanes, self._ready, request, now)
+            with self._reading:  # one snapshot
+                require_heads(self._reading, self._lanes, request, self.unreadable)
+                found = read_candidates(self._reading, self._lanes, self._ready, request, now)
+            return found  # noqa: RET504 - mypy takes the context for one that swallows errors
 
     def next_at(self) -> float | None:
         """When the next task that is not ready yet becomes due."""
         with self._mapped_errors():
             at: float | None = self._reading.execute(SQL["coming"]).get
             return at
+
+    # --- segments
+
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The objects of segments that claims pass over, because they cannot be read."""
+        return self._writer.unreadable
+
+    @unreadable.setter
+    def unreadable(self, objects: frozenset[str]) -> None:
+        self._writer.unreadable = objects
+
+    def choose(self, work: Callable[[apsw.Connection], Answer]) -> Answer:
+        """Run work that chooses tasks for segments."""
+        with self._mapped_errors():
+            return work(self._reading)
+
+    def draft_segment(self, choose: Callable[[apsw.Connection], Sequence[int]]) -> SegmentDraft | None:
+        """As `segments.draft_segment`. None if a newer build has added columns, whose meaning is unknown."""
+        with self._mapped_errors():
+            return draft_segment(self._reading, choose) if self.knows_all_columns else None
+
+    @property
+    def knows_all_columns(self) -> bool:
+        return self.schema <= VERSION
 
     @property
     def size(self) -> int:
@@ -306,7 +368,7 @@ def _size(db: apsw.Connection) -> int:
 
 
 def _create_tables(db: apsw.Connection, place: str, schema: int) -> None:
-    migrate(db, place, schema)
+    migrate(db, place, schema, additive=LOG_ADDITIVE)
     db.execute(files("qo.engines.replicated_log").joinpath("replica_schema.sql").read_text("utf-8"))
 
 
@@ -339,7 +401,7 @@ def _check_tables(db: apsw.Connection, place: str) -> None:
     found = _entries(db)
     code = sorted(name for kind, name, _ in found if kind not in {"table", "index"})
     code += [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE 'create%virtual%'")]
-    missing = sorted(name for _, name, _ in _first_entries(FIRST_SCHEMA) - found)
+    missing = sorted(name for _, name, _ in _first_entries(min(FIRST_SCHEMA, OLDEST_SCHEMA)) - found)
     if code or missing or db.execute("PRAGMA application_id").get != APPLICATION_ID:
         problem = f"it has {', '.join(code)}" if code else f"it has no {', '.join(missing) or 'mark of qo'}"
         raise StorageError(f"an image of {place} does not contain the tables of a log: {problem}")

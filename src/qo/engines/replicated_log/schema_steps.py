@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from qo.formats import Format, check_format, format_of
-from qo.sqlite_tables.header import ADDITIVE, VERSION
+from qo.sqlite_tables.header import LOG_ADDITIVE, VERSION
 from qo.sqlite_tables.patchsets import LOCAL
 from qo.sqlite_tables.schema import migrate
 
@@ -53,7 +53,7 @@ def next_step(version: int) -> SchemaStep | None:
     if version >= VERSION:
         return None
     number = version + 1
-    found = format_of(number, additive=ADDITIVE)
+    found = format_of(number, additive=LOG_ADDITIVE)
     if found.since == number:  # no older build may use the tables, so none needs to know what was added
         return SchemaStep(number=number, since=found.since, qo=found.qo)
     before, after = _tables_of(version), _tables_of(number)
@@ -77,7 +77,7 @@ def make_step(db: apsw.Connection, place: str, body: bytes) -> None:
         raise BadStep(f"a step to version {step.number} of the tables does not follow version {version}")
     check_format(place, Format(format=step.number, since=step.since, qo=step.qo), VERSION)
     if step.number <= VERSION:
-        migrate(db, place, step.number)
+        migrate(db, place, step.number, additive=LOG_ADDITIVE)
         return
     with db:
         for statement in _statements(step):

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from qo.bucket import Bucket
 from qo.clock import Clock
+from qo.engines.replicated_log.cold_store import DamagedSegment
 from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix, submission_key
 from qo.engines.replicated_log.submission_batch import SubmissionBatch, SubmissionNumber
 from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.retry import retry
 from qo.errors import Refused, StorageError
 from qo.sqlite_tables.damage import BadRow, DamageFound
+from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.table import SqliteTable
 
 log = logging.getLogger("qo.engines.replicated_log")
@@ -61,12 +63,16 @@ class ShardInbox:
         *,
         last_record: Callable[[], int],
         set_aside: Callable[[list[BadRow]], Awaitable[object]],
+        thaw: Callable[[Sequence[int]], Awaitable[object]],
         elapsed: Clock,
         wall: Clock,
     ) -> None:
-        """`last_record` is the position of the replica. `set_aside` removes damaged rows from the tables."""
+        """`last_record` is the position of the replica. `set_aside` removes damaged rows from the tables.
+
+        `thaw` puts the tasks of segments back into the tables.
+        """
         self._bucket, self._log, self._shard = bucket, log_id, shard
-        self._last_record, self._set_aside = last_record, set_aside
+        self._last_record, self._set_aside, self._thaw = last_record, set_aside, thaw
         self._inbox = SubmissionInbox(bucket, log_id, shard, elapsed=elapsed, wall=wall)
         self._listed_at: float | None = None
         self._found_at: float | None = None
@@ -168,6 +174,8 @@ class ShardInbox:
             self._start(self._clean_up(self._inbox.settled(call.batch)))
         elif isinstance(error, DamageFound):  # the next commit tries again without the damaged rows
             self._start(self._set_aside_rows(error.rows))
+        elif isinstance(error, SegmentNeeded):  # a submission repeats one whose tasks are in a segment
+            self._start(self._thaw_segments(error.numbers, call.batch))
         elif isinstance(error, StorageError):  # of the whole transaction
             log.warning("submissions could not be added, and will be: %s", error)
         else:
@@ -200,6 +208,14 @@ class ShardInbox:
     async def _set_aside_rows(self, rows: list[BadRow]) -> None:
         with suppress(StorageError):
             await self._set_aside(rows)
+
+    async def _thaw_segments(self, numbers: Sequence[int], batch: SubmissionBatch) -> None:
+        try:
+            await self._thaw(numbers)
+        except DamagedSegment as error:
+            self._inbox.refuse(batch, error)
+        except StorageError as error:
+            log.warning("submissions could not be added, and will be: %s", error)
 
     # --- completely
 

@@ -26,12 +26,15 @@ from qo.engines.sqlite.open_file import OpenFile
 from qo.errors import OutcomeUnknown
 from qo.model import DEFAULT_POLICY, NewTask, schedule
 from qo.sqlite_tables.driver_errors import to_qo_error
-from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.rows import encode_list, encode_retry
 from qo.sqlite_tables.statements import SQL
 
 _ADD = SQL["add_directly"]
 _Steps = tuple[tuple[Any, ...], ...]  # functions of C and their arguments
+_MAX_UNINDEXED = 128  # tasks; the next one is left to the engine's other connection, which adds all to the indexes
+_MAX_PAYLOAD = 8_000  # bytes; a row is written again when it is added to the indexes
+_CHECKPOINT_PAGES = 1000  # two per task; a log that grows costs more at every flush than one that is written again
 _CACHE_SIZE = -4000  # KiB of pages; adding a task touches few
 
 
@@ -44,8 +47,7 @@ class DirectConnection:
         self.db = connect(path, waits_for_locks=False, create=False)
         try:
             self.db.execute(f"PRAGMA cache_size = {_CACHE_SIZE}")
-            self.db.execute("PRAGMA temp_store = memory")
-            self.db.execute(SQL["after_direct_add"])
+            self.db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         except BaseException:
             self.db.close()
             raise
@@ -60,10 +62,11 @@ class DirectConnection:
 
         Raises StorageError or OutcomeUnknown.
         """
+        if len(new.payload) > _MAX_PAYLOAD:
+            return False
         available_at, rank = schedule(new, now)
         row = (
             new.id,
-            int(available_at <= now),
             available_at,
             rank,
             now,
@@ -77,8 +80,9 @@ class DirectConnection:
             new.queue,
             new.type,
             encode_list(new.needs) if new.needs else "[]",
-            VERSION,
+            _MAX_UNINDEXED,
             new.batch,
+            FILE_VERSION,
         )
         self._file.check_writable()
         if not self._write(row):

@@ -12,8 +12,9 @@ from qo.errors import StorageError
 from qo.findings import Finding
 from qo.model import plural
 from qo.sqlite_tables.driver_errors import to_qo_error
-from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.schema import check_version
+from qo.sqlite_tables.statements import SQL
 
 _GIGABYTE = 1 << 30
 _MIN_FREE_SPACE = 100 * (1 << 20)  # bytes
@@ -50,7 +51,7 @@ def _inside(path: Path) -> Iterator[Finding]:
             yield _schema(check_version(db, path))
             yield _journal(db)
             yield _integrity(db, path)
-            yield _tally(db)
+            yield _counts(db)
             yield _states(db)
             yield _writable(db)
         finally:
@@ -90,10 +91,12 @@ def check_file_system(path: Path, mounts: Path) -> Finding:
 
 
 def _schema(version: int) -> Finding:
-    if version > VERSION:
-        return Finding("schema", True, f"version {version} of a newer qo; this one knows {VERSION} and may use it")
-    if version < VERSION:
-        return Finding("schema", None, f"version {version}; it is upgraded to {VERSION} when qo next opens the file")
+    if version > FILE_VERSION:
+        return Finding("schema", True, f"version {version} of a newer qo; this one knows {FILE_VERSION} and may use it")
+    if version < FILE_VERSION:
+        return Finding(
+            "schema", None, f"version {version}; it is upgraded to {FILE_VERSION} when qo next opens the file"
+        )
     return Finding("schema", True, f"version {version}")
 
 
@@ -112,13 +115,8 @@ def _integrity(db: apsw.Connection, path: Path) -> Finding:
     return Finding("integrity", False, f"the file is damaged, restore a backup: {'; '.join(found)}")
 
 
-def _tally(db: apsw.Connection) -> Finding:
-    wrong = db.execute(
-        "SELECT count(*) FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged'"
-        " GROUP BY lane, status) AS actual"
-        " FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS recorded USING (lane, status)"
-        " WHERE actual.count IS NOT recorded.count"
-    ).get
+def _counts(db: apsw.Connection) -> Finding:
+    wrong = db.execute(SQL["wrong_counts"]).get
     if wrong:
         return Finding(
             "counts", False, f"{plural(wrong, 'wrong count')} of tasks; stop all workers and restore a backup"
@@ -128,11 +126,7 @@ def _tally(db: apsw.Connection) -> Finding:
 
 def _states(db: apsw.Connection) -> Finding:
     """A task that is missing from its index would never be claimed, expired or removed."""
-    wrong = db.execute(
-        "SELECT count(*) FROM tasks WHERE status <> 'damaged' AND ((status = 'pending') <> (ready IS NOT NULL)"
-        " OR (status = 'running') <> (lease_expires_at IS NOT NULL)"
-        " OR (status IN ('pending', 'running')) <> (completed_at IS NULL))"
-    ).get
+    wrong = db.execute(SQL["wrong_states"]).get
     if wrong:
         return Finding("states", False, f"{plural(wrong)} missing from the index, so never run; restore a backup")
     return Finding("states", True, "every task is in its index")

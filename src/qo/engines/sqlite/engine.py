@@ -27,6 +27,7 @@ from qo.errors import StorageError
 from qo.model import Added, ClaimRequest, NewTask, Task, check_distinct, release
 from qo.sqlite_tables.damage import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.driver_errors import to_qo_error
+from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
@@ -53,7 +54,8 @@ class _OpenEngine:
         self._direct: DirectConnection | None = None
         self._is_direct_tried = False
         self.watch = FileWatch(path, watching, clock)
-        self.writer = ConnectionThread("qo sqlite writer", Writer(path, writing, self.watch.notify, self._file).serve)
+        writer = Writer(path, writing, self.watch.notify, self._file, FILE_VERSION)
+        self.writer = ConnectionThread("qo sqlite writer", writer.serve)
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
     def _connect(self, path: Path, clock: Clock) -> OpenFile:

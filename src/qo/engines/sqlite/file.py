@@ -15,7 +15,7 @@ from qo.clock import boot_clock
 from qo.errors import InvalidSetting, StorageError
 from qo.formats import Schema
 from qo.sqlite_tables.driver_errors import to_qo_error
-from qo.sqlite_tables.header import HEADER, VERSION, check_header
+from qo.sqlite_tables.header import FILE_VERSION, HEADER, check_header
 from qo.sqlite_tables.schema import check_version, migrate
 from qo.url_secrets import hide_password
 
@@ -61,7 +61,7 @@ def check_file(path: Path) -> bool:
     if not stat.S_ISREG(mode):
         raise StorageError(f"{path} is not a regular file; name another file")
     header = check_header(path, _head(path))
-    if header is not None and header.version > VERSION:
+    if header is not None and header.version > FILE_VERSION:
         _check_newer(path)
     return header is not None
 
@@ -132,7 +132,7 @@ def prepare(db: apsw.Connection, path: Path) -> None:
     blank until the first checkpoint.
     """
     try:
-        migrate(db, path)
+        migrate(db, path, FILE_VERSION)
         _turn_log_on(db)
     except apsw.Error as error:
         raise to_qo_error(path, error) from error
@@ -182,9 +182,9 @@ async def schema_of(url: str) -> Schema:
 
 def _read_schema(path: Path) -> Schema:
     if not check_file(path):
-        return Schema(0, VERSION)
+        return Schema(0, FILE_VERSION)
     try:
         with contextlib.closing(connect(path, create=False)) as db:
-            return Schema(check_version(db, path), VERSION)
+            return Schema(check_version(db, path), FILE_VERSION)
     except apsw.Error as error:
         raise to_qo_error(path, error) from error

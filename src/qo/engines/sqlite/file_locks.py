@@ -47,6 +47,7 @@ class _Range(NamedTuple):
 
 _SHARED_RANGE = _Range(_PENDING_BYTE + 2, 510)  # read-locked by every connection, write-locked to delete the log
 _WRITE_BYTE = _Range(_PENDING_BYTE + 512, 1)  # qo's own: the first byte after SQLite's
+_PROBE_BYTE = _Range(_PENDING_BYTE + 513, 1)  # never locked
 _IN_USE_BYTE = _Range(128, 1)  # of the shared memory: the "dead man's switch"
 _RECOVER_BYTE = _Range(122, 1)  # of the shared memory: write-locked to rebuild the index of the log
 
@@ -206,9 +207,9 @@ def _lock(descriptor: int, kind: str, range_: _Range) -> bool:
 
 
 def _has_locks(descriptor: int) -> bool:
-    """Whether the file system supports these locks."""
+    """Whether the file system supports these locks. Call at any time: a writer may hold locks on this descriptor."""
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock("UNLCK", _WRITE_BYTE))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock("UNLCK", _PROBE_BYTE))
     except OSError:
         return False
     return True

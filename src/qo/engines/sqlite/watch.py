@@ -69,7 +69,7 @@ class FileWatch:
     async def _sleep(self, changes: int, seen: int | None, ends: float) -> bool:
         """Wait for a change. False: the time is up."""
         loop = asyncio.get_running_loop()
-        coming = self._coming()
+        coming = self._next_due()
         while self._changes == changes:
             left = ends - loop.time()
             if left <= 0:
@@ -107,12 +107,17 @@ class FileWatch:
         """The time at which the next task that is not ready becomes due."""
         return self._poll(lambda db: db.execute(SQL["coming"]).get)
 
+    def _next_due(self) -> float | None:
+        """The same, also for tasks that are not indexed yet."""
+        unindexed = self._poll(lambda db: db.execute(SQL["coming_unindexed"], (self._clock(),)).get)
+        return min((at for at in (self._coming(), unindexed) if at is not None), default=None)
+
     def _is_due(self) -> bool:
         coming = self._coming()
         return coming is not None and coming <= self._clock()
 
     def _is_claimable(self, request: ClaimRequest) -> bool:
-        return bool(self._poll(lambda _: self._ready.first(request, self._clock())))
+        return bool(self._poll(lambda _: self._ready.has_any(request, self._clock())))
 
     def _poll(self, read: Callable[[apsw.Connection], T]) -> T | None:
         with self._lock:

@@ -19,7 +19,7 @@ from qo.errors import StorageError
 from qo.ids import new_token as new_write_id
 from qo.model import ClaimRequest
 from qo.sqlite_tables.foreign_content import ignore_code
-from qo.sqlite_tables.header import HEADER, parse_header
+from qo.sqlite_tables.header import FILE_VERSION, HEADER, parse_header
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.ready_lanes import ReadyLanes
@@ -53,7 +53,7 @@ class Image:
         self._clock = clock
         self._db = _load(key, data, is_ours=is_ours)
         self._ready = ReadyLanes(self._db, SqliteLanes(self._db))
-        self._writer = Writer(key, self._db, lambda: None)
+        self._writer = Writer(key, self._db, lambda: None, known_version=FILE_VERSION)
         self.reader = SqliteReader(self._db)
 
     def close(self) -> None:

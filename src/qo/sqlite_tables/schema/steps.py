@@ -1,22 +1,23 @@
 """Migrates a database to the current schema. Any number of processes may try at once."""
 
 import re
+from collections.abc import Container
 from importlib.resources import files
 
 import apsw
 
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
-from qo.sqlite_tables.header import ADDITIVE, APPLICATION_ID, VERSION
+from qo.sqlite_tables.header import ADDITIVE, APPLICATION_ID, FILE_VERSION, VERSION
 
 _INDEX = re.compile(r"^CREATE INDEX (\w+) ([^;]+);", re.MULTILINE)
 
 
-def check_version(db: apsw.Connection, place: object) -> int:
+def check_version(db: apsw.Connection, place: object, known: int = FILE_VERSION) -> int:
     """The version of the schema. Raises NewerFormat if a newer qo has excluded this one."""
     version: int = db.execute("PRAGMA user_version").get
-    if version > VERSION:
-        check_format(place, _recorded(db, version), VERSION)
+    if version > known:
+        check_format(place, _recorded(db, version), known)
     return version
 
 
@@ -40,8 +41,11 @@ def add_missing_indexes(db: apsw.Connection, version: int) -> None:
             db.execute(f"CREATE INDEX IF NOT EXISTS {name} {rest}")
 
 
-def migrate(db: apsw.Connection, place: object, target: int = VERSION) -> None:
-    """Create or update the tables, up to a version. Those of a newer one are not changed."""
+def migrate(db: apsw.Connection, place: object, target: int = VERSION, *, additive: Container[int] = ADDITIVE) -> None:
+    """Create or update the tables, up to a version. Those of a newer one are not changed.
+
+    `additive`: the steps that earlier builds may ignore in this kind of store.
+    """
     if check_version(db, place) >= target:
         return
     db.execute("BEGIN IMMEDIATE")
@@ -53,7 +57,7 @@ def migrate(db: apsw.Connection, place: object, target: int = VERSION) -> None:
             raise StorageError(f"{place} is a SQLite database of another application; name another file")
         for step in range(version + 1, target + 1):
             db.execute(files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8"))
-        found = format_of(target, additive=ADDITIVE)
+        found = format_of(target, additive=additive)
         db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (found.format, found.since, found.qo))
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {target}")

@@ -1,14 +1,15 @@
-"""Read: the session, tasks, one task and its history, workers."""
+"""Read: the session, tasks, one task and its history, workers, one workflow."""
 
 from typing import Annotated, Any, Literal
 
 from litestar import Request, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from qo import __version__
 from qo.model import Task
-from qo.web.callers import Scope
+from qo.web.callers import Caller, Scope
 from qo.web.dashboard_api.search import Search, TaskFilter, count, find, find_sorted, search_of
 from qo.web.dashboard_api.views import (
     FilterWord,
@@ -19,7 +20,9 @@ from qo.web.dashboard_api.views import (
     documents,
     whole,
     worker_document,
+    workflow_of,
 )
+from qo.web.dashboard_api.workflow_graph import DrawnWorkflow, draw
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.http.byte_budget import copies_within, history_within
 from qo.web.http.problems import problems
@@ -38,6 +41,8 @@ class Abilities(Struct, frozen=True, kw_only=True):
     drain: bool
     shards: bool
     audit: bool
+    workflows: bool  # show them
+    change_workflows: bool
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -94,14 +99,15 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     server = server_of(request)
     caller = caller_of(request)
     operate = caller.may_somewhere(Scope.OPERATE)
-    admin = caller.within(Scope.ADMIN)
     can = Abilities(
         write=operate,
         delete=caller.may_somewhere(Scope.ADMIN),
         controls=operate,
         drain=operate,
         shards=bool(server.client.engine.shards),
-        audit=admin is not None and admin.limits.is_whole,
+        audit=_is_unlimited(caller, Scope.ADMIN),
+        workflows=_is_unlimited(caller, Scope.READ),
+        change_workflows=_is_unlimited(caller, Scope.OPERATE),
     )
     return Session(
         title=server.settings.title,
@@ -113,6 +119,11 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
         user=caller.name if caller.kind == "user" else None,
         csrf_token=None if server.login is None else server.login.csrf_token(request, caller),
     )
+
+
+def _is_unlimited(caller: Caller, scope: Scope) -> bool:
+    role = caller.within(scope)
+    return role is not None and role.limits.is_whole
 
 
 @get("/tasks", opt=READ | LIMITED, responses=problems())
@@ -172,7 +183,8 @@ async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str])
     """A task with its payload and result."""
     server = server_of(request)
     task = await found(request, task_id)
-    return whole(task, server.clock(), unhandled=task.id in await server.unhandled.ids([task]))
+    shown = whole(task, server.clock(), unhandled=task.id in await server.unhandled.ids([task]))
+    return replace(shown, workflow=workflow_of(task))
 
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
@@ -201,6 +213,13 @@ async def list_worker_documents(request: Request[Any, Any, Any]) -> DashboardWor
     now, silent = server.clock(), server.settings.dead_after
     workers = sorted(await visible_workers(request), key=lambda worker: worker.worker_id)
     return DashboardWorkers(workers=[worker_document(worker, now, silent) for worker in workers])
+
+
+@get("/workflows/{workflow_id:str}", opt=READ, responses=problems(404))
+async def draw_workflow(request: Request[Any, Any, Any], workflow_id: FromPath[str]) -> DrawnWorkflow:
+    """One workflow as a graph: boxes in layers, lines between them, the critical path, and a table of its tasks."""
+    server = server_of(request)
+    return draw(await server.client.workflows.read(workflow_id), server.clock())
 
 
 def _event(document: dict[str, Any], log: str | None, *, is_whole: bool) -> EventDocument:

@@ -6,7 +6,17 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
 from qo.codec import event_view, json_text, task_view
-from qo.model import FINISHED, Event, FailureKind, PendingKind, Status, Task, statuses_and_kinds
+from qo.model import (
+    FINISHED,
+    Event,
+    FailureKind,
+    PendingKind,
+    Status,
+    Task,
+    node_address,
+    statuses_and_kinds,
+    token_of,
+)
 from qo.notes import WorkerNote, is_dead
 
 MAX_ERROR_LENGTH = 500  # characters of an error in a list
@@ -20,7 +30,7 @@ WorkerState = Literal["busy", "idle", "draining", "stale"]
 
 class TaskDocument(Struct, frozen=True, kw_only=True):
     """A task. In lists it has no `payload` and `result`, and only the beginning of a long error. `unhandled`: it is
-    pending and no worker handles its type."""
+    pending and no worker handles its type. `workflow`: the id of its workflow; not in lists."""
 
     id: str
     queue: str
@@ -34,6 +44,7 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
     priority: int
     effective_priority: int
     needs: list[str]
+    group: str | None
     timeout: float
     max_retries: int
     retry: dict[str, Any]
@@ -54,6 +65,7 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
     progress_text: str | None
     version: int
     unhandled: bool | UnsetType = UNSET
+    workflow: str | UnsetType | None = UNSET
 
 
 class WorkerDocument(Struct, frozen=True, kw_only=True):
@@ -86,6 +98,14 @@ def brief(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> Tas
     if task.error is not None and len(task.error) > MAX_ERROR_LENGTH:
         view["error"] = task.error[:MAX_ERROR_LENGTH] + "…"
     return TaskDocument(**view, unhandled=unhandled)
+
+
+def workflow_of(task: Task) -> str | None:
+    """The workflow of a task, by its id and batch."""
+    address = node_address(task.id)
+    if address is None or task.batch is None or token_of(task.batch) != address.token:
+        return None
+    return task.batch
 
 
 def worker_document(worker: WorkerNote, now: float, silent_for: float) -> WorkerDocument:
@@ -122,7 +142,7 @@ def statuses(words: list[FilterWord]) -> tuple[tuple[Status, ...], tuple[Pending
 
 
 _NEVER_CHANGE = (
-    *("id", "queue", "type", "payload", "needs", "max_retries", "retry"),
+    *("id", "queue", "type", "payload", "needs", "group", "max_retries", "retry"),
     *("created_at", "idempotency_key", "trace_id", "run_at", "batch"),
 )
 _AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "available_at", "version")

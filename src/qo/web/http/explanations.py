@@ -6,6 +6,7 @@ from litestar import Request
 from msgspec import Struct
 
 from qo.explanation import WaitReason, explain, explain_task
+from qo.fleet_limits.limit_status import reasons_to_wait
 from qo.handled_types import read_consumers
 from qo.model import PendingKind, Task
 from qo.web.http.access import caller_of
@@ -29,10 +30,12 @@ async def explanation_of(request: Request[Any, Any, Any], task: Task) -> Explana
     if caller_of(request).limits.is_whole:
         found = await explain_task(engine, task, now, dead_after=dead_after)
     else:
+        controls = await server.client.controls.in_force()
         found = explain(
             task,
             now,
-            controls=await server.client.controls.in_force(),
+            controls=controls,
+            limits=await reasons_to_wait(engine, task, controls, now),
             workers=await visible_workers(request),
             consumers=await read_consumers(engine),
             dead_after=dead_after,

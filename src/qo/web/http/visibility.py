@@ -105,14 +105,24 @@ class PausedView(Struct, frozen=True, kw_only=True):
     types: list[str]
 
 
+class FleetNumbers(Struct, frozen=True, kw_only=True):
+    """How many tasks run at once, and how many start within `per` seconds, in all workers together."""
+
+    concurrency: int
+    rate: float
+    per: float
+
+
 class ControlsView(Struct, frozen=True, kw_only=True):
     """Pauses and limits. `limit` is how many tasks each worker starts per second, `limits` the same by type;
-    `max_types` is how many types of unfinished tasks a queue can have. 0 means no limit."""
+    `max_types` is how many types of unfinished tasks a queue can have; `fleet` has the limits that were set for all
+    workers together, by scope. 0 means no limit."""
 
     paused: PausedView
     limit: float
     limits: dict[str, float]
     max_types: int
+    fleet: dict[str, FleetNumbers]
 
 
 def visible_controls(controls: Controls, limits: AccessLimits, counts: Counts) -> Controls:
@@ -126,6 +136,11 @@ def visible_controls(controls: Controls, limits: AccessLimits, counts: Counts) -
         paused_queues=controls.paused_queues & queues,
         paused_types=controls.paused_types & types,
         rate_limits={type: rate for type, rate in controls.rate_limits.items() if type in types},
+        limits={
+            scope: limit
+            for scope, limit in controls.limits.items()
+            if scope in {f"type:{type}" for type in types} | {f"queue:{queue}" for queue in queues}
+        },
     )
 
 
@@ -137,4 +152,8 @@ def controls_view(controls: Controls) -> ControlsView:
         limit=controls.rate_limit,
         limits=dict(sorted(controls.rate_limits.items())),
         max_types=MAX_LIVE_TYPES if controls.max_types is None else controls.max_types,
+        fleet={
+            scope: FleetNumbers(concurrency=limit.concurrency, rate=limit.rate, per=limit.per)
+            for scope, limit in sorted(controls.limits.items())
+        },
     )

@@ -121,7 +121,7 @@ async def list_managed(
     batch = None if batch is None else check_batch_id("batch", batch)
     where = caller_of(request).limits.narrow(replace(filter_of(words, types), batch=batch))
     tasks = await find_at_offset(server.client, where, limit=limit, offset=offset)
-    total = sum(number for (_, word), number in (await tally(request, types, batch)).items() if word in words)
+    total = sum(number for (_, word), number in (await count_by_type(request, types, batch)).items() if word in words)
     return ManagedPage(tasks=await _shown(server, tasks), total=total, limit=limit, offset=offset)
 
 
@@ -130,7 +130,7 @@ async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
     """The number of tasks by status, in total and by type."""
     totals: dict[Word, int] = dict.fromkeys(WORDS, 0)
     by_type: dict[str, dict[Word, int]] = {}
-    for (type_, word), number in (await tally(request)).items():
+    for (type_, word), number in (await count_by_type(request)).items():
         totals[word] += number
         by_type.setdefault(type_, dict.fromkeys(WORDS, 0))[word] += number
     return ManagedStats(by_type=by_type, **totals)
@@ -159,7 +159,7 @@ async def find_at_offset(client: Client, where: Filter | None, *, limit: int, of
     return await client.engine.find_without_values(where, limit=limit, after=after)
 
 
-async def tally(
+async def count_by_type(
     request: Request[Any, Any, Any], types: tuple[str, ...] = (), batch: str | None = None
 ) -> Counter[tuple[str, Word]]:
     """Counts by type and status, without archived tasks; with `batch`, of the tasks of this batch."""
@@ -172,13 +172,13 @@ async def tally(
         counts = await server.batches.counts(batch)
         has_pending = any(lane.status is Status.PENDING for lane in counts)
         retrying = await retry_counts.of_batch(server.batches, batch, limits) if has_pending else Counter()
-    tallied: Counter[tuple[str, Word]] = Counter()
+    counted: Counter[tuple[str, Word]] = Counter()
     for lane, number in limits.count(counts).items():
         word = BY_STATUS.get(lane.status)
         if word is not None and number and (not types or lane.type in types):
-            tallied[lane.type, word] += number
+            counted[lane.type, word] += number
     for type_, waiting in retrying.items():
-        moved = min(waiting, tallied[type_, "pending"])  # the two counts were not taken at the same moment
-        tallied[type_, "pending"] -= moved
-        tallied[type_, "failed"] += moved
-    return +tallied
+        moved = min(waiting, counted[type_, "pending"])  # the two counts were not taken at the same moment
+        counted[type_, "pending"] -= moved
+        counted[type_, "failed"] += moved
+    return +counted

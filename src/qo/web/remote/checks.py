@@ -1,6 +1,7 @@
 """Validation of calls of the engine port, as strict as for producers, because the data reaches the same stores."""
 
 import re
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from qo.model import (
     check_batch_id,
     check_cursor,
     check_depth,
+    check_group,
     check_id,
     check_name,
     check_names,
@@ -30,7 +32,10 @@ from qo.model import (
     check_number_of_names,
     check_size,
     check_type,
+    group_in,
     show,
+    with_group,
+    without_group,
 )
 from qo.model.task import LATEST, LONGEST
 from qo.notes import WORKERS
@@ -39,7 +44,7 @@ MAX_ITEMS = 10_000  # in a batch, a claim or a page
 _MAX_INTEGER = 2**31 - 1  # supported by every store
 _NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
 _NUMBERS |= {"run_at": LATEST, "priority": LOW, "promotion": LOW * STRICT}
-_TYPE_FIELDS = ("types", "per_type_limits")
+_TYPE_FIELDS = ("types", "per_type_limits", "per_group_limits")
 _NOTE_LIMIT = 1024 * 1024  # bytes
 _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
@@ -60,7 +65,7 @@ def check_batch(items: list[NewTask] | list[Change] | list[str]) -> None:
 
 def check_task(new: NewTask, payload_limit: int) -> NewTask:
     check_new(new, payload_limit=payload_limit)
-    needs = check_names("needs", new.needs)
+    needs = with_group(check_names("needs", without_group(new.needs)), group_in(new.needs))
     if new.idempotency_key is not None and new.next_id is None:  # a client of an earlier version
         new = replace(new, next_id=new_id())
     return new if needs == new.needs else replace(new, needs=needs)
@@ -69,19 +74,31 @@ def check_task(new: NewTask, payload_limit: int) -> NewTask:
 def check_claim_request(request: ClaimRequest) -> ClaimRequest:
     check_name("worker_id", request.worker_id)
     check_lease_id(request.lease_id)
-    for field in ("queues", "types", "capabilities", "per_type_limits"):
+    for field in ("queues", "types", "capabilities", "per_type_limits", "per_group_limits"):
         names = getattr(request, field)
         check_number_of_names(field, names)
         for name in names:
             (check_type if field in _TYPE_FIELDS else check_name)(field, name)
+    check_number_of_names("group_limits", request.group_limits)
+    for key in request.group_limits:
+        type_, _, group = key.partition(" ")
+        check_type("group_limits", type_)
+        check_group("group_limits", group)
     check_number("lease", request.lease, above=0.0)
-    if 0 <= request.limit <= MAX_ITEMS and all(0 <= most <= MAX_ITEMS for most in request.per_type_limits.values()):
+    limits = (request.per_type_limits, request.per_group_limits, request.group_limits)
+    if 0 <= request.limit <= MAX_ITEMS and all(0 <= most <= MAX_ITEMS for some in limits for most in some.values()):
         return request
     return replace(
         request,
         limit=_clamp(request.limit),
-        per_type_limits={type: _clamp(most) for type, most in request.per_type_limits.items()},
+        per_type_limits=_clamp_each(request.per_type_limits),
+        per_group_limits=_clamp_each(request.per_group_limits),
+        group_limits=_clamp_each(request.group_limits),
     )
+
+
+def _clamp_each(limits: Mapping[str, int]) -> dict[str, int]:
+    return {name: _clamp(most) for name, most in limits.items()}
 
 
 def check_find(asked: wire.Find) -> wire.Find:

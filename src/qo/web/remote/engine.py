@@ -33,6 +33,7 @@ from qo.model import (
     Change,
     ClaimRequest,
     Guard,
+    Limit,
     NewTask,
     Note,
     Status,
@@ -148,8 +149,14 @@ def _shown(value: Any) -> str:
     if isinstance(value, frozenset):
         return " ".join(sorted(value)) or "none"
     if isinstance(value, dict):
-        return " ".join(f"{name}={rate:g}" for name, rate in sorted(value.items())) or "none"
+        return " ".join(f"{name}={_limit_text(limit)}" for name, limit in sorted(value.items())) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+def _limit_text(limit: float | Limit) -> str:
+    if isinstance(limit, Limit):
+        return f"{limit.concurrency}/{limit.rate:g} in {limit.per:g} s"
+    return f"{limit:g}"
 
 
 log = logging.getLogger("qo.web")
@@ -175,7 +182,7 @@ async def _add(client: Client, tasks: list[NewTask]) -> Any:
 
 
 async def _claim(client: Client, request: ClaimRequest) -> Any:
-    return await claim_within(client.engine, checks.check_claim_request(request))
+    return await claim_within(client.store, checks.check_claim_request(request))
 
 
 async def _apply(client: Client, changes: list[Change]) -> Any:

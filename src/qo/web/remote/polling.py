@@ -5,14 +5,20 @@ import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
+from msgspec.structs import replace
+
 from qo import notes
-from qo.clock import boot_clock
+from qo.clock import boot_clock, system_clock
 from qo.codec import json_text
 from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
+from qo.fleet_limits.declared import read_declared
+from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.rules import LimitRules
 from qo.ids import new_token
 from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, plural, release
 from qo.notes import Controls
+from qo.store_time import StoreTime
 from qo.web.callers import AccessLimits
 from qo.web.http.byte_budget import claim_within
 from qo.web.remote.messages import LEASE, Poll, PolledTask
@@ -31,6 +37,8 @@ class TaskPolling:
         self._engine = engine
         self._control = Controls()
         self._read_at = float("-inf")
+        self._time = StoreTime(engine, system_clock)
+        self.gate = LimitGate(engine, clock=boot_clock, store_time=self._time, starts_at_once=True)
 
     async def poll(
         self, session: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
@@ -39,27 +47,53 @@ class TaskPolling:
         request, until = self._check(session, asked, limits), boot_clock() + min(asked.wait, MAX_WAIT)
         while True:
             allowed = await self._allowed(session, request)
-            tasks = await claim_within(self._engine, allowed) if allowed else []
+            tasks = await self._admit(await self._claim(allowed)) if allowed else []
             left = until - boot_clock()
             if tasks or left <= 0:
                 for task in tasks:
                     session.rates.started(task.type)
                 return tasks
             if allowed:
-                await self._engine.wait(allowed, left)
+                await self._engine.wait(allowed, self.gate.next_request_in(left))
             else:
-                await asyncio.sleep(min(left, _CONTROLS_AGE))  # paused or rate limited: read the controls again
+                await asyncio.sleep(
+                    self.gate.next_request_in(min(left, _CONTROLS_AGE))
+                )  # paused or rate limited: read the controls again
             await check_caller()
 
-    async def release(self, tasks: list[Task]) -> None:
-        """Release tasks whose response cannot be sent. This costs them neither time nor retries.
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = await claim_within(self._engine, request)
+        self.gate.turns.claimed(len(tasks), request.limit)  # each poll is for another worker: no tasks are held
+        return tasks
+
+    async def _admit(self, tasks: list[Task]) -> list[Task]:
+        """The tasks that the limits of the fleet let start, at the time when the last of them may start."""
+        if self.gate.is_idle or not tasks:
+            return tasks
+        try:
+            admitted = await self.gate.admit(tasks)
+            last = max((admission.start_at for admission in admitted.values()), default=float("-inf"))
+            await asyncio.sleep(max(0.0, self.gate.seconds_until(last)))
+        except BaseException:
+            await self.release(tasks)
+            raise
+        in_time = {id for id, admission in admitted.items() if self.gate.seconds_until(admission.start_by) >= 0}
+        if back := [task for task in tasks if task.id not in in_time]:
+            await self.release(back, are_refused=True)
+        return [task for task in tasks if task.id in in_time]
+
+    async def release(self, tasks: list[Task], *, are_refused: bool = False) -> None:
+        """Release tasks whose response cannot be sent, or which the limits of the fleet refuse. This costs no retries.
 
         If the store is unreachable, their leases expire.
         """
+        changes = [release(task, self.gate.refusal_delay(task) if are_refused else None) for task in tasks]
         try:
-            await self._engine.apply([release(task, None) for task in tasks])
+            await self._engine.apply(changes)
         except (StorageError, Conflict) as error:
             log.warning("cannot release %s of a failed poll before the lease expires: %s", plural(len(tasks)), error)
+        else:
+            self.gate.ended(tasks)
 
     def _check(self, session: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
         check_number("wait", asked.wait)
@@ -94,17 +128,28 @@ class TaskPolling:
             types = tuple(sorted((set(types) or {lane.type for lane in lanes}) - control.paused_types))
             if not queues or not types:
                 return None
-        return ClaimRequest(
-            worker_id=request.worker_id,
-            lease_id=request.lease_id,
-            queues=queues,
-            types=types,
-            capabilities=request.capabilities,
-            limit=limit,
-            lease=request.lease,
-            per_type_limits=session.rates.per_type_limits(),
-            is_repeat=request.is_repeat,
+        return await self._narrow(
+            ClaimRequest(
+                worker_id=request.worker_id,
+                lease_id=request.lease_id,
+                queues=queues,
+                types=types,
+                capabilities=request.capabilities,
+                limit=limit,
+                lease=request.lease,
+                per_type_limits=session.rates.per_type_limits(),
+                is_repeat=request.is_repeat,
+            )
         )
+
+    async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
+        """The request without what the limits of the fleet exclude."""
+        await self.gate.refresh()
+        narrowed = self.gate.narrow(request)
+        if narrowed is None or narrowed.queues or not (full := self.gate.full_queues):
+            return narrowed
+        waiting = {lane.queue for lane in await self._engine.count() if lane.status is Status.PENDING}
+        return replace(narrowed, queues=tuple(sorted(waiting - full))) if waiting - full else None
 
     async def should_drain(self, session: WorkerSession) -> bool:
         """Whether the worker was asked to drain."""
@@ -113,7 +158,10 @@ class TaskPolling:
     async def _controls(self) -> Controls:
         now = boot_clock()
         if now - self._read_at >= _CONTROLS_AGE:
+            await self._time.update()
             self._control = await notes.read_or(self._engine, notes.CONTROL, Controls, self._control)
+            declared = await read_declared(self._engine)
+            self.gate.set_rules(LimitRules(declared.types, self._control.limits), declared.fair)
             self._read_at = now
         return self._control
 

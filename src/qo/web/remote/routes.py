@@ -110,6 +110,7 @@ async def result(
     limit = api.client.payload_limit
     told, settled = await record(api.engine, session, results, caller, result_limit=limit)
     api.limits.forget(each.task.id for each in settled)
+    api.polling.gate.ended([each.task for each in settled])
     for each in settled:
         api.client.transitions.settled(each.task, each.change)
     if data.results is not None:

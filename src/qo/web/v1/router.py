@@ -28,6 +28,7 @@ from qo.web.v1.bulk_actions import (
     run_tasks_now,
 )
 from qo.web.v1.events import listen
+from qo.web.v1.limits import change_limit, show_limits
 from qo.web.v1.read import explain_waiting, list_tasks, list_workers, show_history, show_result, show_stats, show_task
 from qo.web.v1.schedules import (
     add_schedule,
@@ -39,6 +40,7 @@ from qo.web.v1.schedules import (
     show_schedule,
 )
 from qo.web.v1.submit import submit_task, submit_tasks
+from qo.web.v1.workflows import cancel_workflow, list_workflows, replay_workflow, show_workflow
 
 router = Router(
     path="/api/v1",
@@ -71,6 +73,8 @@ router = Router(
         resume_tasks,
         limit_rate,
         limit_types,
+        show_limits,
+        change_limit,
         show_batches,
         show_batch,
         list_schedules,
@@ -80,6 +84,10 @@ router = Router(
         resume_schedule,
         run_schedule,
         remove_schedule,
+        list_workflows,
+        show_workflow,
+        cancel_workflow,
+        replay_workflow,
         listen,
         list_actions,
     ],

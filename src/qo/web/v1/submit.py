@@ -66,6 +66,7 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     trace_id: Key | None = None
     batch: BatchName | None = None
     unique: UniqueArguments | None = None
+    fair_by: Annotated[str, Meta(min_length=1, max_length=64)] | None = None  # a parameter; the task is in its group
 
 
 class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,6 +157,7 @@ def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str
             trace_id=given.trace_id or trace_id,
             batch=given.batch,
             unique=unique_of(given.unique),
+            fair_by=given.fair_by,
         )
     except InvalidTask as error:
         raise rename_field(error, _NAMES, prefix) from error

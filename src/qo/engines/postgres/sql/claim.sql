@@ -91,6 +91,23 @@ counted AS (
 )
 SELECT clock.now, coming.at, exact.yes, {columns} FROM clock CROSS JOIN coming CROSS JOIN exact LEFT JOIN claimed AS t ON true
 
+-- name: takes_needs
+-- Whether the worker has the capabilities that a lane needs. The first need is the group of the lane if it begins with a mark
+-- (model/group.py).
+(needs <@ %(capabilities)s::text[] OR %(takes_groups)s AND left(needs[1], 1) = '!' AND needs[2:] <@ %(capabilities)s::text[])
+
+-- name: is_open
+-- Whether the group of a lane, if it has one, is not full.
+coalesce(type || ' ' || substr(needs[1], 2), '') <> ALL (%(full_groups)s::text[])
+
+-- name: outdated_heads
+outdated AS MATERIALIZED (
+    SELECT head.source
+    FROM eligible, LATERAL (SELECT ctid AS source, id, version FROM {schema}.ready WHERE lane = eligible.n ORDER BY rank, created_at, id LIMIT 3) AS head
+         LEFT JOIN {schema}.tasks AS t USING (id, version)
+    WHERE t.id IS NULL
+),
+
 -- name: claim
 -- Claims from the lanes of the given types, or of all types with per-type limits. `outdated` finds rows of `ready` whose task has
 -- another version by now.
@@ -101,19 +118,59 @@ eligible AS MATERIALIZED (
           UNION ALL SELECT * FROM {schema}.lanes WHERE %(types)s::text[] = '{}') AS lanes
          LEFT JOIN unnest(%(limited_types)s::text[], %(type_limits)s::integer[]) AS limited (type, size) USING (type), clock, coming
     WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
-      AND needs <@ %(capabilities)s::text[]
+      AND {takes_needs}
       AND (%(is_staged)s OR coming.at IS NULL OR coming.at > clock.now)
 ),
 exact AS MATERIALIZED (SELECT true AS yes),
 share AS MATERIALIZED (
     {lane_shares}
 ),
-outdated AS MATERIALIZED (
-    SELECT head.source
-    FROM eligible, LATERAL (SELECT ctid AS source, id, version FROM {schema}.ready WHERE lane = eligible.n ORDER BY rank, created_at, id LIMIT 3) AS head
-         LEFT JOIN {schema}.tasks AS t USING (id, version)
-    WHERE t.id IS NULL
+{outdated_heads}
+{claim_end}
+
+-- name: claim_grouped
+-- As `claim`, with limits for groups.
+{claim_start}
+eligible AS MATERIALIZED (
+    SELECT *, least(type_size, group_size) AS max_size
+    FROM (SELECT lanes.n, lanes.type, of_lane.group_name, least(coalesce(limited.size, %(limit)s::integer), %(limit)s::integer) AS type_size,
+                 CASE WHEN of_lane.group_name IS NULL THEN %(limit)s::integer
+                      ELSE least(coalesce(known.size, every.size, %(limit)s::integer), %(limit)s::integer) END AS group_size
+          FROM (SELECT * FROM {schema}.lanes WHERE type = ANY (%(types)s::text[])
+                UNION ALL SELECT * FROM {schema}.lanes WHERE %(types)s::text[] = '{}') AS lanes
+               CROSS JOIN LATERAL (SELECT CASE WHEN left(lanes.needs[1], 1) = '!' THEN substr(lanes.needs[1], 2) END AS group_name) AS of_lane
+               LEFT JOIN unnest(%(limited_types)s::text[], %(type_limits)s::integer[]) AS limited (type, size) USING (type)
+               LEFT JOIN unnest(%(grouped_types)s::text[], %(per_group_limits)s::integer[]) AS every (type, size) USING (type)
+               LEFT JOIN unnest(%(limited_groups)s::text[], %(group_limits)s::integer[]) AS known (name, size)
+                   ON known.name = lanes.type || ' ' || of_lane.group_name,
+               clock, coming
+          WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
+            AND {takes_needs}
+            AND (%(is_staged)s OR coming.at IS NULL OR coming.at > clock.now)) AS lanes
+    WHERE type_size > 0 AND group_size > 0
 ),
+exact AS MATERIALIZED (SELECT true AS yes),
+share AS MATERIALIZED (
+    SELECT n AS lane, max_size AS size FROM eligible WHERE (SELECT count(*) FROM eligible) = 1
+    UNION ALL
+    SELECT lane, count(*)
+    FROM (SELECT lane FROM (
+              SELECT *, row_number() OVER (PARTITION BY type ORDER BY reached, rank, created_at, id) AS nth FROM (
+                  SELECT *, row_number() OVER (PARTITION BY type, group_name ORDER BY reached, rank, created_at, id) AS nth_of_group
+                  FROM (SELECT eligible.n AS lane, eligible.type, eligible.group_name, eligible.type_size, eligible.group_size,
+                               head.rank, head.created_at, head.id,
+                               max(CASE WHEN head.rank <= clock.now THEN least(head.due_at, head.rank) ELSE head.rank END)
+                                   OVER (PARTITION BY eligible.n ORDER BY head.rank, head.created_at, head.id) AS reached
+                        FROM clock, eligible, LATERAL (SELECT rank, created_at, id, due_at FROM {schema}.ready
+                                                       WHERE lane = eligible.n ORDER BY rank, created_at, id LIMIT eligible.max_size) AS head) AS ranked
+              ) AS of_groups
+              WHERE nth_of_group <= group_size
+          ) AS heads
+          WHERE nth <= type_size ORDER BY reached, rank, created_at, id LIMIT %(limit)s::integer) AS first
+    WHERE (SELECT count(*) FROM eligible) > 1
+    GROUP BY lane
+),
+{outdated_heads}
 {claim_end}
 
 -- name: claim_any
@@ -125,7 +182,7 @@ outdated AS MATERIALIZED (
 groups AS MATERIALIZED (
     SELECT g.n FROM {schema}.lane_groups AS g, clock, coming
     WHERE (%(queues)s::text[] = '{}' OR g.queue = ANY (%(queues)s::text[]))
-      AND g.needs <@ %(capabilities)s::text[]
+      AND {takes_needs}
       AND (%(is_staged)s OR coming.at IS NULL OR coming.at > clock.now)
 ),
 some_lanes AS MATERIALIZED (
@@ -194,9 +251,9 @@ SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8),
        EXISTS (
            SELECT FROM {schema}.lanes, LATERAL (SELECT FROM {schema}.ready WHERE lane = lanes.n LIMIT 1) AS head
            WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
-             AND type = ANY (%(types)s::text[])
-             AND needs <@ %(capabilities)s::text[])
-       OR %(types)s::text[] = '{}' AND EXISTS (
+             AND (type = ANY (%(types)s::text[]) OR %(types)s::text[] = '{}' AND %(full_groups)s::text[] <> '{}')
+             AND {takes_needs} AND {is_open})
+       OR %(types)s::text[] = '{}' AND %(full_groups)s::text[] = '{}' AND EXISTS (
            SELECT FROM {schema}.lane_groups AS g, LATERAL (SELECT FROM {schema}.ready WHERE lane_group = g.n LIMIT 1) AS head
            WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
-             AND needs <@ %(capabilities)s::text[])
+             AND {takes_needs})

@@ -64,6 +64,7 @@ permitted AS MATERIALIZED (
         WHEN 'expired' THEN l.status = 'running' AND l.lease_id = c.lease_id AND l.lease_expires_at <= clock.now - c.grace
         WHEN 'waiting' THEN l.status = 'pending'
         WHEN 'not_due' THEN l.status = 'pending' AND l.available_at > clock.now
+        WHEN 'blocked' THEN l.status = 'pending' AND l.available_at = 6.4e9::float8
         WHEN 'unfinished' THEN l.status IN ('pending', 'running')
         WHEN 'ended' THEN l.status IN ('completed', 'failed', 'cancelled')
         WHEN 'replayable' THEN l.status IN ('failed', 'cancelled', 'archived')

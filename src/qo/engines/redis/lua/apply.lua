@@ -13,6 +13,7 @@ local allows = {
     return t.status == RUNNING and t.lease_id == lease_id and not (t.lease_expires_at > now - grace)
   end,
   waiting = function(t) return t.status == PENDING end,
+  blocked = function(t) return t.status == PENDING and t.available_at == BLOCKED_AT end,
   not_due = function(t) return t.status == PENDING and t.available_at > now end,
   unfinished = function(t) return t.status <= RUNNING end,
   ended = function(t) return t.status >= COMPLETED and t.status < ARCHIVED end,

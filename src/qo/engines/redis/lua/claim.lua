@@ -1,9 +1,11 @@
 -- ARGV = nonce, now or '', request, worker
---   request: {limit, lease, worker_id, lease_id, per_type_limits, is_repeat, is_recall, is_prefetch}; limit 0 only checks
+--   request: {limit, lease, worker_id, lease_id, per_type_limits, is_repeat, is_recall, is_prefetch, takes_groups, per_group_limits,
+--             group_limits}; limit 0 only checks
 --   worker: {queues, types, capabilities}; no queues or no types: all of them
 -- Returns {seconds until the next task is due or nil, 1 if a task can be claimed, then the rows of the claimed tasks}.
 local nonce, now, request, worker = ARGV[1], current_time(ARGV[2]), cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
-local limit, lease, worker_id, lease_id, per_type_limits, is_repeat, is_recall, is_prefetch = unpack(request, 1, 8)
+local limit, lease, worker_id, lease_id, per_type_limits, is_repeat, is_recall, is_prefetch, takes_groups, per_group_limits,
+  group_limits = unpack(request, 1, 11)
 local queues, types, capabilities = worker[1], worker[2], worker[3]
 
 local rows = { false, 0 }
@@ -58,9 +60,14 @@ local function has_capabilities(needs)
   return true
 end
 
+-- How many more tasks of the lane's group the claim may take; nil if there is no limit.
+local function group_left(parsed)
+  return parsed.limit_key and (group_limits[parsed.limit_key] or per_group_limits[parsed.type])
+end
+
 local function is_eligible(parsed)
-  return parsed and (per_type_limits[parsed.type] or 1) > 0 and (#queues == 0 or has_queue[parsed.queue])
-    and (#types == 0 or has_type[parsed.type]) and has_capabilities(parsed.needs)
+  return parsed and (per_type_limits[parsed.type] or 1) > 0 and (not parsed.limit_key or takes_groups and (group_left(parsed) or 1) > 0)
+    and (#queues == 0 or has_queue[parsed.queue]) and (#types == 0 or has_type[parsed.type]) and has_capabilities(parsed.needs)
 end
 
 -- --- cursors. The order is that of `in_order` in model/ranking.py: by effective rank, which is the rank, or for a promoted
@@ -137,8 +144,30 @@ end
 
 -- --- groups of heads
 
+-- A build that knows no limited groups files their heads as if the group were a capability. File them again.
+local function file_again(text)
+  for _, kind in ipairs({ 'p', 'u' }) do
+    local heads = call('ZRANGE', heads_key(kind, '*:' .. text), 0, -1, 'WITHSCORES')
+    for i = 1, #heads, 2 do
+      local lane, head = slice(heads[i], 53), slice(heads[i], 1, 52)
+      local parsed = parsed_lane(lane)
+      call('ZREM', heads_key(kind, '=' .. parsed.queue .. ':' .. text), heads[i])
+      if call('HGET', HEADS, lane) == kind .. head then
+        write_head(lane, parsed, kind, heads[i + 1], head)
+        needed[parsed.needs_text] = (needed[parsed.needs_text] or 0) + 1
+      end
+    end
+    call('DEL', heads_key(kind, '*:' .. text))
+  end
+  call('HDEL', NEEDS, text)
+  write_heads()
+end
+
 local function eligible_groups()
   local groups = {}
+  for _, text in ipairs(call('HKEYS', NEEDS)) do
+    if slice(text, 1, 1) == '!' then file_again(text) end
+  end
   for _, text in ipairs(call('HKEYS', NEEDS)) do
     local needs = {}
     for need in string.gmatch(text, '%S+') do needs[#needs + 1] = need end
@@ -183,9 +212,12 @@ local function choose_from(cursors, is_only_lane, size, max_skipped)
       end
     end
     local left = lane_cursor and per_type_limits[lane_cursor.type]
-    if lane_cursor and (not left or left > 0) then
+    local parsed = lane_cursor and parsed_lane(lane_cursor.lane)
+    local left_of_group = parsed and group_left(parsed)
+    if lane_cursor and (not left or left > 0) and (not left_of_group or left_of_group > 0) then
       chosen[#chosen + 1] = slice(lane_cursor.member, 9)
       if left then per_type_limits[lane_cursor.type] = left - 1 end
+      if left_of_group then group_limits[parsed.limit_key] = left_of_group - 1 end
       lane_cursor.taken = lane_cursor.taken + 1
       used_lanes[lane_cursor.lane] = lane_cursor
       if advance(lane_cursor, read, lane_cursor.size) and #chosen < limit then
@@ -213,6 +245,8 @@ end
 local function undo_choice()
   for _, cursor in pairs(used_lanes) do
     if per_type_limits[cursor.type] then per_type_limits[cursor.type] = per_type_limits[cursor.type] + cursor.taken end
+    local key = parsed_lane(cursor.lane).limit_key
+    if key and group_limits[key] then group_limits[key] = group_limits[key] + cursor.taken end
   end
   chosen, used_lanes = {}, {}
 end

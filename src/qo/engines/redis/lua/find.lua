@@ -45,6 +45,7 @@ local function matches_state(t) return has_status[STATUS_NAMES[t.status]] and ma
 
 local function pending_kind(t)
   if t.available_at <= now then return 'ready' end
+  if t.available_at == BLOCKED_AT then return 'blocked' end
   return t.failures > 0 and 'retrying' or 'scheduled'
 end
 

@@ -9,7 +9,8 @@
 --   :typed:<type>        set   lanes of this type with ready tasks
 --
 -- A member of :unpromoted and :promoted is rank, created_at, id and lane, so that heads of equal score are ordered too. A
--- group is one set of needs, in one queue or in all queues: each head is in both groups.
+-- group is one set of capabilities, in one queue or in all queues: each head is in both groups. Tasks of a limited group
+-- (model/group.py), whose name is the first of their needs, are in the groups of their capabilities.
 local HEADS, NEEDS = PREFIX .. ':head', PREFIX .. ':needs'
 
 local parsed_lanes = {} -- by name
@@ -17,8 +18,12 @@ local parsed_lanes = {} -- by name
 local function parse_lane(lane)
   local names = cjson.decode(lane)
   local queue, type, needs = names[1], names[2], names[3]
+  local name = needs[1] and slice(needs[1], 1, 1) == '!' and slice(table.remove(needs, 1), 2) or nil
   local text = table.concat(needs, ' ')
-  return { queue = queue, type = type, needs = needs, needs_text = text, groups = { '*:' .. text, '=' .. queue .. ':' .. text } }
+  return {
+    queue = queue, type = type, needs = needs, needs_text = text, groups = { '*:' .. text, '=' .. queue .. ':' .. text },
+    limit_key = name and type .. ' ' .. name, -- `group_key` in model/group.py
+  }
 end
 
 -- Queue, type, needs and groups of a lane; false if the name cannot be parsed.

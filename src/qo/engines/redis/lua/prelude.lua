@@ -40,6 +40,7 @@ if stored_format[1] and tonumber(stored_format[1]) > FORMAT then return newer_fo
 local RECEIPT_TTL = 30 -- seconds; longer than callers repeat a write
 
 local PENDING, RUNNING, COMPLETED, ARCHIVED = 0, 1, 2, 5
+local BLOCKED_AT = 6.4e9 -- available_at of a task that waits for other tasks of its workflow; see model/task.py
 local STATUS_NAMES = { [0] = 'pending', 'running', 'completed', 'failed', 'cancelled', 'archived' }
 local STATUS_CODES = { pending = 0, running = 1, completed = 2, failed = 3, cancelled = 4, archived = 5 }
 local NO_TIME = 0 / 0 -- NaN: an unset time

@@ -52,6 +52,42 @@ export async function limitRate(source, {types, limit, limits, type = ''}) {
   return control(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks${which} per second.` : `Rate limit${which} removed.`);
 }
 
+/** A limit for all workers together. `known`: the numbers of the limits that are set, by scope. An error keeps the dialog open. */
+export async function limitFleet(source, {known}) {
+  const kinds = [['type', 'a type'], ['queue', 'a queue'], ['key', 'one value of an argument']];
+  const kind = h('select', {}, kinds.map(([value, label]) => h('option', {value}, label)));
+  const name = h('input', {type: 'text', required: true, autocomplete: 'off', placeholder: 'send_email, or customer_id=42'});
+  const input = (value, step) => h('input', {type: 'number', min: '0', step, value: String(value), required: true, inputmode: 'decimal'});
+  const [concurrency, rate, per] = [input(0, '1'), input(0, '1'), input(1, 'any')];
+  const renew = () => {
+    const numbers = known[`${kind.value}:${name.value}`];
+    if (numbers) [concurrency.value, rate.value, per.value] = [numbers.concurrency, numbers.rate, numbers.per].map(String);
+  };
+  for (const changed of [kind, name]) changed.addEventListener('input', renew);
+  const given = await dialog({
+    title: 'Limit for all workers together',
+    body: [
+      field('For', kind), field('Name', name),
+      field('Tasks that run at once', concurrency, '0 means no limit.'), field('Tasks that start', rate, '0 means no limit.'), field('within seconds', per),
+      h('p', {}, 'With both limits 0, the limit of the code holds again.'),
+    ],
+    confirm: {label: 'Set', value: async () => {
+      const numbers = {concurrency: Number(concurrency.value), rate: Number(rate.value), per: Number(per.value)};
+      const options = {[kind.value]: name.value.trim(), ...numbers, remove: !numbers.concurrency && !numbers.rate};
+      await source.control('fleet-limit', options);
+      return options;
+    }},
+  });
+  if (!given) return false;
+  say(given.remove ? `The limit of ${name.value} is that of the code.` : `${name.value}: ${fleetNumbers(given)} in all workers together.`);
+  return true;
+}
+
+export function fleetNumbers({concurrency, rate, per}) {
+  const parts = [concurrency && `${number(concurrency)} at once`, rate && `${plural(rate, 'start')} in ${per} s`].filter(Boolean);
+  return parts.length ? `at most ${parts.join(' and ')}` : 'no limit';
+}
+
 /** `queues`: the queues of the overview. An invalid limit is reported in the dialog, which stays open. */
 export async function limitTypes(source, {queues, limit}) {
   const most = Math.max(0, ...queues.map((line) => line.live_types));

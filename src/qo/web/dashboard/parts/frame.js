@@ -6,7 +6,7 @@ import {helpDialog} from './help.js';
 import {icon} from './icons.js';
 import {complain, toasts} from './toast.js';
 
-const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['batches', '#/batches', 'Batches'], ['workers', '#/workers', 'Workers'], ['schedules', '#/schedules', 'Schedules'], ['audit', '#/audit', 'Audit']];
+const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['batches', '#/batches', 'Batches'], ['workflows', '#/workflows', 'Workflows'], ['workers', '#/workers', 'Workers'], ['schedules', '#/schedules', 'Schedules'], ['audit', '#/audit', 'Audit']];
 const STATES = {
   live: ['Live', 'Changes appear as they happen. Click to pause.'],
   polling: ['Every 5 s', 'The page updates every few seconds. Click to pause.'],
@@ -33,6 +33,7 @@ export function frame(source, live) {
   const leave = h('button', {type: 'button', class: 'button small', 'data-do': 'logout', hidden: true, on: {click: () => logOut(source)}}, 'Log out');
   const renew = () => {
     links.find((link) => link.dataset.view === 'audit').hidden = !source.can.audit;
+    links.find((link) => link.dataset.view === 'workflows').hidden = !source.can.workflows;
     for (const name of ['batches', 'schedules']) links.find((link) => link.dataset.view === name).hidden = !source[name];
     user.hidden = leave.hidden = !source.user;
     user.textContent = user.title = source.user ?? '';
@@ -56,7 +57,7 @@ export function frame(source, live) {
     renew,
     put: (view) => main.replaceChildren(view),
     mark(name) {
-      const place = {task: 'tasks', batch: 'batches'}[name] ?? name;
+      const place = {task: 'tasks', batch: 'batches', workflow: 'workflows'}[name] ?? name;
       for (const link of links) {
         if (link.dataset.view === place) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');

@@ -6,6 +6,7 @@ const PATHS = {
   overview: 'M3 11h5V3H3zM12 17h5V9h-5zM3 17h5v-3H3zM12 6h5V3h-5z',
   tasks: 'M7 5h10M7 10h10M7 15h10M3 5h.01M3 10h.01M3 15h.01',
   batches: 'M3 4h6v5H3zM11 4h6v5h-6zM3 11h6v5H3zM11 11h6v5h-6z',
+  workflows: 'M3 8h4v4H3zM13 3h4v4h-4zM13 13h4v4h-4zM7 10h3M13 5h-3v10h3',
   workers: 'M4 4h12v5H4zM4 11h12v5H4zM7 6.5h.01M7 13.5h.01',
   schedules: 'M10 3a7 7 0 1 0 .01 0M10 6v4l3 2',
   audit: 'M5 3h7l3 3v11H5zM8 9h4M8 12h4',

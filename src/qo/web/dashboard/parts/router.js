@@ -9,6 +9,8 @@ export function parse(hash) {
   if (first === 'tasks') return {view: 'tasks', params};
   if (first === 'batches' && second) return {view: 'batch', id: second, params};
   if (first === 'batches') return {view: 'batches', params};
+  if (first === 'workflows' && second) return {view: 'workflow', id: second, params};
+  if (first === 'workflows') return {view: 'workflows', params};
   if (first === 'workers') return {view: 'workers', params};
   if (first === 'schedules') return {view: 'schedules', params};
   if (first === 'audit') return {view: 'audit', params};
@@ -38,6 +40,8 @@ export function address(view, params = {}) {
 export const taskAddress = (id) => `#/tasks/${encodeURIComponent(id)}`;
 
 export const batchAddress = (id) => `#/batches/${encodeURIComponent(id)}`;
+
+export const workflowAddress = (id) => `#/workflows/${encodeURIComponent(id)}`;
 
 export function go(to, {replace = false} = {}) {
   if (replace) history.replaceState(null, '', to);

@@ -3,7 +3,7 @@
 import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
-import {NO_HANDLER, actionButton, allowedFor, badge} from './status.js';
+import {NO_HANDLER, actionButton, allowedFor, badge, isBlocked} from './status.js';
 import {ago, countdown} from './clock.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
@@ -34,6 +34,7 @@ function attempts(task) {
 // The time of the next or last change, with the reason of a wait.
 export function when(task) {
   if (task.status === 'pending') {
+    if (isBlocked(task)) return 'waits for other tasks';
     if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retry ' : 'due ', countdown(task.available_at, 'now')];
     const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
     return ['waiting for ', ago(due, {bare: true}), task.unhandled ? [' · ', h('span', {class: 'unhandled'}, NO_HANDLER)] : null];

@@ -6,8 +6,8 @@ import {icon} from './icons.js';
 export const NO_HANDLER = 'no worker handles this type';
 export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled', 'archived'];
 
-// Of workers, schedules and fire times.
-const OTHERS = ['busy', 'idle', 'draining', 'stale', 'active', 'paused', 'inactive', 'ended', 'fired', 'skipped', 'missed'];
+// Of workers, schedules, fire times and workflows.
+const OTHERS = ['busy', 'idle', 'draining', 'stale', 'active', 'paused', 'inactive', 'ended', 'fired', 'skipped', 'missed', 'waiting', 'blocked', 'missing'];
 
 export const ACTIONS = {
   replay: {label: 'Replay', key: 'r', takes: ['failed', 'cancelled', 'archived'], past: 'replayed', danger: false,
@@ -28,12 +28,16 @@ export const ACTIONS = {
     what: 'Deletes the task and its history. This cannot be undone.'},
 };
 
+// `available_at` of a task that waits for other tasks of its workflow.
+const BLOCKED_AT = 6.4e12; // milliseconds; 2 * LONGEST of the model
+export const isBlocked = (task) => task.status === 'pending' && Date.parse(task.available_at) === BLOCKED_AT;
+
 // A source without `can.delete` allows deletion. Some actions need a server.
 const known = (can) => Object.keys(ACTIONS).filter((name) => (name !== 'delete' || can.delete !== false) && (!ACTIONS[name].server || can.operate));
 export const actions = (can) => known(can).filter((name) => !ACTIONS[name].single);
 export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name].takes.includes(status));
-// The actions for one task: one that is due is not made due.
-export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => name !== 'run_now' || Date.parse(task.available_at) > Date.now());
+// The actions for one task: one that is due is not made due, and one that waits for others has no time.
+export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => (name !== 'run_now' || Date.parse(task.available_at) > Date.now()) && (name !== 'reschedule' || !isBlocked(task)));
 
 export function badge(status) {
   const known = STATUSES.includes(status) || OTHERS.includes(status);

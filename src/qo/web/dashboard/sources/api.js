@@ -4,6 +4,7 @@ import {parse} from '../parts/lossless_json.js';
 import {listen} from './events.js';
 
 const MAX_ACTIONS = 5_000; // tasks per request
+const MAX_WORKFLOWS = 25; // in the list
 
 export async function open(config) {
   const {login, logout} = config;
@@ -30,7 +31,7 @@ class ApiSource {
     this.#auth = auth;
     this.user = null;
     this.title = '';
-    this.can = {write: false, live: true, shards: false, versions: true, controls: false, drain: false, audit: false};
+    this.can = {write: false, live: true, shards: false, versions: true, controls: false, drain: false, audit: false, workflows: false, change_workflows: false};
     this.#session = this.#readSession();
   }
 
@@ -120,6 +121,23 @@ class ApiSource {
     return this.#shown(this.#get(`batches/${encodeURIComponent(id)}`));
   }
 
+  async workflows() {
+    return (await this.#shown(this.#get('workflows', {limit: MAX_WORKFLOWS}))).workflows;
+  }
+
+  workflow(id) {
+    return this.#shown(this.#get(`dashboard/workflows/${encodeURIComponent(id)}`));
+  }
+
+  cancelWorkflow(id) {
+    return this.#post(`workflows/${encodeURIComponent(id)}/cancel`);
+  }
+
+  // Runs again what failed or was cancelled, or the tasks with these ids and everything that depends on them.
+  replayWorkflow(id, start = []) {
+    return this.#post(`workflows/${encodeURIComponent(id)}/replay`, {start});
+  }
+
   async schedules() {
     const {schedules} = await this.#shown(this.#get('schedules'));
     return {schedules, isComplete: true};
@@ -147,6 +165,7 @@ class ApiSource {
     if (action === 'drain') return this.#post(`workers/${encodeURIComponent(options.worker)}/drain`);
     if (action === 'cleanup') return this.#post('dashboard/cleanup', options);
     if (action === 'rate-limit') return this.#post('controls/rate-limit', {type: options.type, tasks_per_second: options.limit});
+    if (action === 'fleet-limit') return this.#post('limits', options);
     return this.#post(`controls/${action}`, options);
   }
 

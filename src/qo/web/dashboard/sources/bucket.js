@@ -183,7 +183,7 @@ export class BucketSource {
   }
 }
 
-const NAMES = {'rate-limit': 'limit', 'max-types': 'limit'}; // names in the audit trail
+const NAMES = {'rate-limit': 'limit', 'max-types': 'limit', 'fleet-limit': 'limit'}; // names in the audit trail
 
 // As in qo/controls.py.
 const CONTROLS = {
@@ -208,6 +208,11 @@ const CONTROLS = {
       throw new StoreError('refused', 'The limit must be a number of tasks per second; 0 means no limit.');
     }
     return type ? {...control, rate_limits: {...control.rate_limits, [type]: rate}} : {...control, rate_limit: rate};
+  },
+  'fleet-limit': (control, {type, queue, key, concurrency, rate, per, remove}) => {
+    const scope = type ? `type:${type}` : queue ? `queue:${queue}` : `key:${key}`;
+    const {[scope]: _, ...others} = control.limits ?? {};
+    return {...control, limits: remove ? others : {...others, [scope]: {concurrency, rate, per, key: null}}};
   },
   'max-types': (control, {max_types: limit}) => {
     try {

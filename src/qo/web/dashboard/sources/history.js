@@ -4,7 +4,7 @@
 import {FINISHED} from './rules.js';
 import {eventView, iso} from './values.js';
 
-const NEVER_CHANGE = ['id', 'queue', 'type', 'payload', 'needs', 'max_retries', 'retry', 'created_at',
+const NEVER_CHANGE = ['id', 'queue', 'type', 'payload', 'needs', 'group', 'max_retries', 'retry', 'created_at',
   'idempotency_key', 'trace_id', 'run_at', 'batch'];
 const AS_RECORDED = ['status', 'attempt', 'failures', 'worker_id', 'error', 'available_at', 'version'];
 

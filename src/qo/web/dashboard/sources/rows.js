@@ -1,6 +1,6 @@
 // Tasks in listings: small and searchable, without payload, result and lease.
 
-import {effectivePriority, effectiveRank, waitedUntil, whole} from './rules.js';
+import {effectivePriority, effectiveRank, groupOf, needsOf, waitedUntil, whole} from './rules.js';
 import {bytesOf, iso} from './values.js';
 
 const MAX_SEARCHED = 2000; // bytes of a payload that a text search covers
@@ -8,7 +8,7 @@ const MAX_ERROR = 2000; // characters of an error that a row keeps
 
 export function rowOf(stored, etag = '') {
   const {payload, result, lease_id: _, ...task} = whole(stored);
-  const names = [task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.trace_id, ...task.needs];
+  const names = [task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.trace_id, ...needsOf(task.needs)];
   const said = [...names, beginning(payload), task.error];
   return {
     ...task,
@@ -29,6 +29,8 @@ function beginning(payload) {
 export function rowView({text, etag, rank, ...row}, now) {
   return {
     ...row,
+    needs: needsOf(row.needs),
+    group: groupOf(row.needs),
     effective_priority: effectivePriority({...row, rank}, waitedUntil(row, now)),
     available_at: iso(row.available_at),
     lease_expires_at: iso(row.lease_expires_at),

@@ -11,6 +11,10 @@ export const ACTIONS = {
   delete: {from: [...FINISHED], to: null},
 };
 
+// A group is stored as the first need, behind a mark: see qo/model/group.py.
+export const groupOf = ([first]) => (first?.startsWith('!') ? first.slice(1) : null);
+export const needsOf = (needs) => needs.filter((name) => !name.startsWith('!'));
+
 // Default values, which documents leave out.
 const DEFAULTS = {
   status: 'pending',

@@ -121,6 +121,7 @@ export const isControl = fits({
   paused_types: orDefault(isList),
   rate_limit: orDefault(isNumber),
   rate_limits: orDefault(isRates),
+  limits: orDefault(isThing),
   max_types: orNone(isCount),
   draining: orDefault(isList),
 });

@@ -134,11 +134,17 @@ function workersBy(workers) {
   return sums;
 }
 
+function fleetLimits(limits) {
+  const numbers = ({concurrency = 0, rate = 0, per = 1}) => ({concurrency, rate, per});
+  return Object.fromEntries(Object.keys(limits).sort().map((scope) => [scope, numbers(limits[scope])]));
+}
+
 function controlsOf(control) {
   return {
     paused: {all: control.paused, queues: control.paused_queues, types: control.paused_types},
     limit: control.rate_limit,
     limits: control.rate_limits,
     max_types: control.max_types ?? DEFAULT_TYPE_LIMIT,
+    fleet: fleetLimits(control.limits ?? {}),
   };
 }

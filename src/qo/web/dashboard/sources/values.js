@@ -1,7 +1,7 @@
 // Stored bytes and instants as readable values, as in qo/codec.py. Lease ids are never included.
 
 import {parse} from '../parts/lossless_json.js';
-import {effectivePriority, waitedUntil, whole} from './rules.js';
+import {effectivePriority, groupOf, needsOf, waitedUntil, whole} from './rules.js';
 
 const SEALED = '\0qo-sealed-1:'; // how an encrypted value begins; the id of its key follows
 const KEY_ID_SIZE = 4; // bytes
@@ -74,7 +74,8 @@ export function taskView(stored, now) {
     archived_from: task.archived_from,
     priority: task.priority,
     effective_priority: effectivePriority(task, waitedUntil(task, now)),
-    needs: task.needs,
+    needs: needsOf(task.needs),
+    group: groupOf(task.needs),
     timeout: task.timeout,
     max_retries: task.max_retries,
     retry: task.retry,

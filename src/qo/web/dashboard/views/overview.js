@@ -7,7 +7,7 @@ import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {NO_HANDLER, STATUSES} from '../parts/status.js';
-import {cleanUp, limitRate, limitTypes, mayControl, pause, resume} from '../parts/controls.js';
+import {cleanUp, fleetNumbers, limitFleet, limitRate, limitTypes, mayControl, pause, resume} from '../parts/controls.js';
 import {ago} from '../parts/clock.js';
 
 const RATE_PERIOD = 5; // minutes
@@ -51,6 +51,7 @@ export function open({source, refresh}) {
         : h('button', {type: 'button', class: 'button', 'data-do': 'pause', on: {click: () => then(pause(source))}}, icon('pause'), 'Pause'),
       whole && h('button', {type: 'button', class: 'button', 'data-do': 'limit', on: {click: () => then(setLimit())}}, icon('gauge'), 'Rate limit'),
       whole && h('button', {type: 'button', class: 'button', 'data-do': 'max-types', on: {click: () => then(limitTypes(source, {queues: seen.queues, limit: seen.controls.max_types}))}}, icon('gauge'), 'Type limit'),
+      whole && h('button', {type: 'button', class: 'button', 'data-do': 'fleet-limit', on: {click: () => then(limitFleet(source, {known: seen.controls.fleet ?? {}}))}}, icon('gauge'), 'Fleet limit'),
       source.can.delete !== false && h('button', {type: 'button', class: 'button', 'data-do': 'cleanup', on: {click: () => then(cleanUp(source))}}, icon('broom'), 'Clean up'));
   }
 
@@ -59,7 +60,7 @@ export function open({source, refresh}) {
     return limitRate(source, {types: seen.types.map((each) => each.type), limit, limits, type});
   }
 
-  function drawNotice({paused, limit, limits, remarks}) {
+  function drawNotice({paused, limit, limits, fleet = {}, remarks}) {
     const lines = [...remarks];
     if (paused.all) lines.push('Everything is paused: workers start no tasks.');
     if (paused.queues.length) lines.push(`Paused queues: ${paused.queues.join(', ')}.`);
@@ -67,6 +68,9 @@ export function open({source, refresh}) {
     if (limit) lines.push(`Each worker starts at most ${limit} tasks per second.`);
     for (const [type, rate] of Object.entries(limits)) {
       lines.push(rate ? `${type}: at most ${rate} per second.` : `${type}: no limit, even if the code sets one.`);
+    }
+    for (const [scope, numbers] of Object.entries(fleet)) {
+      lines.push(`${scope.replace(':', ' ')}: ${fleetNumbers(numbers)} in all workers together.`);
     }
     return lines.length ? h('ul', {class: 'notice'}, lines.map((line) => h('li', {}, line))) : null;
   }

@@ -44,9 +44,12 @@ export function open({source, refresh}) {
         fact('Queue', schedule.queue),
         fact('Defined', schedule.source === 'code' ? 'in code' : 'at run time'),
         fact('Overlap', OVERLAPS[schedule.overlap]),
-        fact('Catch-up', schedule.catch_up)),
+        fact('Catch-up', schedule.catch_up),
+        schedule.jitter ? fact('Jitter', `up to ${duration(schedule.jitter)}`) : null,
+        schedule.start_at ? fact('From', instant(schedule.start_at)) : null,
+        schedule.end_at ? fact('Until', instant(schedule.end_at)) : null),
       schedule.inactive_because ? h('p', {class: 'notice', 'data-inactive': true}, sentence(schedule.inactive_because)) : null,
-      schedule.next_fires.length ? h('div', {}, h('h3', {}, 'Next'), h('ul', {'data-list': 'next'}, schedule.next_fires.map((at) => h('li', {}, h('span', {}, instant(at)), h('span', {class: 'quiet'}, ago(at)))))) : null,
+      schedule.next_fires.length ? h('div', {}, h('h3', {}, nextTitle(schedule)), h('ul', {'data-list': 'next'}, schedule.next_fires.map((at) => h('li', {}, h('span', {}, instant(at)), h('span', {class: 'quiet'}, ago(at)))))) : null,
       schedule.recent.length ? h('div', {}, h('h3', {}, 'Last results'),
         h('ul', {'data-list': 'recent'}, schedule.recent.slice(0, RESULTS_SHOWN).map(result))) : null);
   }
@@ -82,6 +85,12 @@ function result(fire) {
     fire.task_id ? h('a', {href: taskAddress(fire.task_id)}, h('code', {}, shortId(fire.task_id))) : null,
     fire.by_hand ? ' by hand' : null,
     fire.reason ? h('span', {class: 'quiet'}, ` ${fire.reason}`) : null);
+}
+
+// A cron expression has its own zone, and this page shows the times of the browser's.
+function nextTitle({cron, timezone}) {
+  const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return cron && own && timezone !== own ? `Next, in ${own} time` : 'Next';
 }
 
 const timing = ({cron, every, timezone}) => (cron ? `${cron} ${timezone}` : `every ${duration(every)}`);

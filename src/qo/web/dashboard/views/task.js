@@ -6,11 +6,12 @@ import {diffTable} from '../parts/diff.js';
 import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
-import {address, batchAddress, go} from '../parts/router.js';
-import {ACTIONS, NO_HANDLER, actionButton, allowedFor, badge} from '../parts/status.js';
+import {address, batchAddress, go, taskAddress, workflowAddress} from '../parts/router.js';
+import {ACTIONS, NO_HANDLER, actionButton, allowedFor, badge, isBlocked} from '../parts/status.js';
 import {ago, countdown, fuse} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
+import {changeWorkflow, workflowButton} from '../parts/workflow_actions.js';
 
 export function open({source, to, refresh}) {
   const {id} = to;
@@ -52,9 +53,13 @@ export function open({source, to, refresh}) {
     else refresh();
   }
 
+  async function replayFromHere() {
+    if (await changeWorkflow(source, task.workflow, 'replay_from', task)) refresh();
+  }
+
   function draw() {
     document.title = `${task.type} · qo`;
-    show(part.head, [task.type, task.status, task.available_at, source.can], drawHead);
+    show(part.head, [task.type, task.status, task.available_at, task.workflow, source.can], drawHead);
     show(part.lease, [task.status, task.progress, task.progress_text, task.lease_expires_at, task.available_at, task.worker_id, task.unhandled], drawLease);
     show(part.why, reasons.map(({text}) => text), drawReasons);
     show(part.path, [history.map((event) => event.status), task.status], () => [h('div', {class: 'scroll'}, machine(history, task.status)), strip(history)]);
@@ -72,14 +77,17 @@ export function open({source, to, refresh}) {
   function drawHead() {
     return h('div', {class: 'title'},
       h('h1', {}, task.type, ' ', badge(task.status)),
-      h('p', {class: 'summary'}, h('code', {class: 'id'}, task.id), h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Copy the id', on: {click: () => copy(task.id)}}, icon('copy'))),
-      source.can.write ? h('div', {class: 'buttons'}, allowedFor(task, source.can).map((name) => actionButton(name, () => perform(name)))) : null);
+      h('p', {class: 'summary'}, h('code', {class: 'id'}, task.id), h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Copy the id', on: {click: () => copy(task.id)}}, icon('copy')),
+        task.workflow && source.can.workflows ? h('span', {}, 'in ', h('a', {href: workflowAddress(task.workflow), 'data-workflow-link': true}, task.workflow)) : null),
+      source.can.write ? h('div', {class: 'buttons'}, allowedFor(task, source.can).map((name) => actionButton(name, () => perform(name))),
+        task.workflow && source.can.change_workflows && task.completed_at ? workflowButton('replay_from', replayFromHere) : null) : null);
   }
 
   function drawLease() {
     if (task.status === 'running' && task.lease_expires_at) {
       return h('p', {class: 'lease running', 'data-lease': true}, progressOf(task), 'Leased by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', expires ', countdown(task.lease_expires_at, 'now (overdue)'), fuse(task.updated_at, task.lease_expires_at));
     }
+    if (isBlocked(task)) return source.explain ? null : h('p', {class: 'lease pending', 'data-blocked': true}, 'Waits for other tasks of its workflow.');
     if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
       return h('p', {class: 'lease pending'}, task.failures ? `${task.failures} of ${task.max_retries + 1} allowed failures. Retry ` : 'Due ', countdown(task.available_at, 'now'), fuse(task.updated_at, task.available_at));
     }
@@ -95,7 +103,7 @@ export function open({source, to, refresh}) {
 
   function drawReasons() {
     if (!reasons.length) return null;
-    return h('ul', {class: 'notice', 'data-why': true}, reasons.map(({kind, text, is_blocking: blocks}) => h('li', {'data-reason': kind, class: blocks ? null : 'quiet'}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
+    return h('ul', {class: 'notice', 'data-why': true}, reasons.map(({kind, text, is_blocking: blocks}) => h('li', {'data-reason': kind, class: blocks ? null : 'quiet'}, linked(`${text[0].toUpperCase()}${text.slice(1)}.`))));
   }
 
   function drawError(text) {
@@ -110,10 +118,10 @@ export function open({source, to, refresh}) {
       ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, raised to ${task.effective_priority} by ageing` : level(task.priority)],
       ['Batch', task.batch && h('a', {href: source.batch ? batchAddress(task.batch) : address('tasks', {batch: task.batch})}, task.batch)], ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
       ['Attempts', `${task.attempt} (${task.failures} of ${task.max_retries + 1} allowed failures)`],
-      ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
+      ['Created', stamp(task.created_at)], ['Available', isBlocked(task) ? 'after the tasks that it waits for' : stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt', worked], ['Last change', stamp(task.updated_at)],
       ['Worker', task.worker_id && h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id)],
-      ['Timeout', duration(task.timeout)], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
+      ['Timeout', duration(task.timeout)], ['Group', task.group ? decodeURIComponent(task.group) : null], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
       ['Back-off', task.retry && `${duration(task.retry.initial)} × ${task.retry.multiplier}, at most ${duration(task.retry.max)}`],
       ['Idempotency key', task.idempotency_key && h('code', {}, task.idempotency_key)], ['Trace', task.trace_id && h('code', {}, task.trace_id)], ['Version', String(task.version)],
     ];
@@ -137,5 +145,10 @@ export function open({source, to, refresh}) {
     return [h('div', {class: 'versions'}, h('label', {}, 'From', select('from', 'From version')), h('label', {}, 'to', select('to', 'To version'))), out];
   }
 }
+
+const ID = /([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/;
+
+// Ids of other tasks become links.
+const linked = (text) => text.split(ID).map((each) => (ID.test(each) ? h('a', {href: taskAddress(each)}, each) : each));
 
 const stamp = (iso) => (iso ? [instant(iso), h('span', {class: 'quiet'}, ' · ', ago(iso))] : null);

@@ -1,0 +1,438 @@
+"""The workflows of a store: submits, reads, cancels and replays them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from qo.backoff import Backoff
+from qo.client.batches import BatchProgress, read_progress
+from qo.client.describe import check_payloads
+from qo.clock import boot_clock
+from qo.codec import decode_value, plain_task
+from qo.engine import Engine
+from qo.errors import (
+    Conflict,
+    InvalidWorkflow,
+    KeyReused,
+    LeaseLost,
+    ResultTimeout,
+    TaskFailed,
+    WorkflowNotFound,
+    WrongStatus,
+)
+from qo.ids import new_token
+from qo.model import (
+    BLOCKED_AT,
+    FILLS_RESULTS,
+    NEW,
+    Filter,
+    GraphNode,
+    NewTask,
+    NodeState,
+    PendingKind,
+    Status,
+    Task,
+    WorkflowGraph,
+    WorkflowStatus,
+    cancel,
+    check_name,
+    derived_token,
+    ended_because,
+    is_added,
+    live_nodes,
+    node_address,
+    node_state,
+    pending_kind,
+    random_token,
+    replay_changes,
+    show,
+    sinks,
+    token_of,
+    workflow_status,
+)
+from qo.workflows import (
+    GRAPHS,
+    WorkflowTracker,
+    decode_graph,
+    encode_graph,
+    extend_graph,
+    mark_open,
+    open_tokens,
+    read_graph,
+)
+
+if TYPE_CHECKING:
+    from qo.client.client import Client
+
+_MIN_RESULT_POLL, _MAX_RESULT_POLL = 0.005, 0.25  # seconds between two reads while waiting for a result
+_PAGE_SIZE = 500  # tasks in one request
+_LISTED_TASKS = 1000  # newest tasks among which workflows that have ended are listed
+
+
+class PlannedTask(Struct, frozen=True, kw_only=True):
+    """A task of a workflow before its submission."""
+
+    node: GraphNode
+    new: NewTask  # its id and batch are set on submission
+
+
+class SubmittedWorkflow(Struct, frozen=True, kw_only=True):
+    graph: WorkflowGraph
+    new: bool  # False: a workflow with this name and idempotency key existed already
+
+
+class WorkflowNodeView(Struct, frozen=True, kw_only=True):
+    """One task of a workflow, as it is now."""
+
+    index: int
+    task_id: str
+    type: str
+    parents: tuple[int, ...]
+    on_parent_failure: str
+    status: Status | None  # None: the task is missing
+    pending_kind: PendingKind | None = None  # blocked: it waits for some of its parents
+    waits_for: tuple[int, ...] = ()  # the parents that have not ended
+    is_live: bool = True  # False: it was added by an attempt that did not complete
+    added_by: int | None = None
+    attempt: int = 0
+    error: str | None = None
+    created_at: float | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+
+
+class WorkflowView(Struct, frozen=True, kw_only=True):
+    """A workflow and its tasks, as they are now."""
+
+    id: str
+    name: str
+    status: WorkflowStatus
+    created_at: float
+    idempotency_key: str | None
+    counts: dict[str, int]  # of live tasks by status; `blocked` is counted apart from `pending`
+    nodes: tuple[WorkflowNodeView, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+class WorkflowsClient:
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    @property
+    def _engine(self) -> Engine:
+        return self._client.engine
+
+    # --- submitting
+
+    async def submit(
+        self, name: str, planned: Sequence[PlannedTask], *, idempotency_key: str | None = None
+    ) -> SubmittedWorkflow:
+        """Store a workflow. With an idempotency key a repeat finds it, and completes an interrupted submission.
+
+        Raises InvalidWorkflow, and KeyReused if the key belongs to another workflow.
+        """
+        check_name("workflow", name)
+        if not planned:
+            raise InvalidWorkflow(f"workflow {name!r} has no tasks")
+        token = random_token(new_token()) if idempotency_key is None else derived_token(name, idempotency_key)
+        graph = WorkflowGraph(
+            token=token,
+            name=name,
+            created_at=await self._engine.now(),
+            nodes=tuple(each.node for each in planned),
+            key=idempotency_key,
+            digest=_digest(planned),
+            is_stored=idempotency_key is None,
+        )
+        encode_graph(graph)  # raises before anything is stored
+        tasks = _tasks(graph, planned)
+        check_payloads(tasks, self._client.payload_limit)
+        stored = None if idempotency_key is None else await read_graph(self._engine, token)
+        if stored is None:
+            await mark_open(self._engine, token, graph.created_at)
+            stored = await self._write(graph)
+        is_new = stored is graph
+        if stored.digest != graph.digest:
+            raise KeyReused(
+                f"workflow {stored.id}: the idempotency key {show(idempotency_key)} belongs to a workflow "
+                "with other tasks or arguments"
+            )
+        if is_new:
+            await self._store(tasks)
+        elif not stored.is_stored:
+            await self._resume(token, tasks)
+        if not stored.is_stored:
+            stored = await extend_graph(self._engine, token, is_stored=True)
+        return SubmittedWorkflow(graph=stored, new=is_new)
+
+    async def _store(self, tasks: Sequence[NewTask]) -> None:
+        """Those that run at once come last: nothing runs before the others are stored."""
+        await self._client.submit_many([task for task in tasks if task.run_at == BLOCKED_AT])
+        await self._client.submit_many([task for task in tasks if task.run_at != BLOCKED_AT])
+
+    async def _resume(self, token: str, tasks: Sequence[NewTask]) -> None:
+        """Go on with an interrupted submission. Tasks may have been cancelled, because others were missing."""
+        graph = await extend_graph(self._engine, token, epoch=1, resumed_at=await self._engine.now())
+        await mark_open(self._engine, token, graph.created_at)
+        await self._store(tasks)
+        await WorkflowTracker(self._engine).review(token)
+
+    async def _write(self, graph: WorkflowGraph) -> WorkflowGraph:
+        """Write a new graph, or return the one that another process has written under the same key."""
+        try:
+            await self._engine.write_note(GRAPHS + graph.token, encode_graph(graph), expected=NEW)
+        except Conflict:
+            return await read_graph(self._engine, graph.token) or graph
+        return graph
+
+    async def add(self, token: str, planned: Sequence[PlannedTask]) -> list[int]:
+        """Add tasks to a workflow from one of its running tasks, which `added_by` of their nodes names.
+
+        Returns their indexes. Raises LeaseLost if that attempt has ended: the tasks are dropped then.
+        """
+        check_payloads([each.new for each in planned], self._client.payload_limit)
+        now = await self._engine.now()
+        graph = await extend_graph(self._engine, token, tuple(replace(each.node, added_at=now) for each in planned))
+        # After the graph: a process that closes the workflow reads the graph again after it has removed the marker.
+        await mark_open(self._engine, token, graph.created_at)
+        first = len(graph.nodes) - len(planned)
+        tasks = [_task(graph, first + at, each.new) for at, each in enumerate(planned)]
+        await self._client.submit_many(tasks)
+        await self._check_adders(graph, {each.node.added_by for each in planned})
+        return list(range(first, len(graph.nodes)))
+
+    async def _check_adders(self, graph: WorkflowGraph, added_by: Iterable[tuple[int, int] | None]) -> None:
+        """If an attempt has ended, nobody lets the tasks follow that it added later: do so, and raise LeaseLost."""
+        attempts = [each for each in added_by if each is not None]
+        tasks = await self._engine.get_without_values([graph.task_id(adder) for adder, _ in attempts])
+        for task, (adder, attempt) in zip(tasks, attempts, strict=True):
+            if task is None or task.status is not Status.RUNNING or task.attempt != attempt:
+                await WorkflowTracker(self._engine).review(graph.token)
+                raise LeaseLost(f"attempt {attempt} of task {graph.task_id(adder)} has ended; what it adds is dropped")
+
+    # --- reading
+
+    async def graph(self, id: str) -> WorkflowGraph:
+        """Raises WorkflowNotFound."""
+        token = token_of(id)
+        graph = None if token is None else await read_graph(self._engine, token)
+        if graph is None or graph.id != id:
+            raise WorkflowNotFound(f"there is no workflow {show(id)}")
+        return graph
+
+    async def read(self, id: str) -> WorkflowView:
+        """A workflow with the states of all its tasks. Raises WorkflowNotFound."""
+        graph = await self.graph(id)
+        while True:
+            view = view_of(graph, await self._tasks(graph), await self._engine.now())
+            if view.status is WorkflowStatus.RUNNING:
+                return view
+            number, graph = len(graph.nodes), await self.graph(id)
+            if len(graph.nodes) == number:  # otherwise a task has added others before it ended
+                return view
+
+    async def status(self, id: str) -> WorkflowStatus:
+        return (await self.read(id)).status
+
+    async def progress(self, id: str) -> BatchProgress:
+        """How many tasks have finished, and how long the others may take."""
+        await self.graph(id)
+        return await read_progress(self._engine, id)
+
+    async def list(self, *, limit: int = 50) -> list[WorkflowView]:
+        """Workflows, newest first: those that have not ended, and those of the newest tasks of the store."""
+        newest = await self._engine.find_without_values(Filter(), limit=_LISTED_TASKS)
+        addresses = (node_address(task.id) for task in newest if task.batch is not None)
+        tokens = {address.token for address in addresses if address is not None} | await open_tokens(self._engine)
+        notes = await asyncio.gather(*(self._engine.read_note(GRAPHS + token) for token in sorted(tokens)))
+        graphs = sorted((decode_graph(note) for note in notes if note), key=lambda graph: -graph.created_at)[:limit]
+        now = await self._engine.now()
+        return [view_of(graph, await self._tasks(graph), now) for graph in graphs]
+
+    async def _tasks(self, graph: WorkflowGraph) -> Sequence[Task | None]:
+        ids, tasks = graph.task_ids(), list[Task | None]()
+        for start in range(0, len(ids), _PAGE_SIZE):
+            tasks += await self._engine.get_without_values(ids[start : start + _PAGE_SIZE])
+        return tasks
+
+    async def result(
+        self, id: str, *, timeout: float | None = None, decode: Callable[[Task], Any] | None = None
+    ) -> Any:
+        """Wait for the tasks that no other task waits for. Returns the result of the only one, or the list of results.
+
+        Raises TaskFailed if one of them did not complete, and ResultTimeout.
+        """
+        until = None if timeout is None else boot_clock() + timeout
+        backoff = Backoff(_MIN_RESULT_POLL, _MAX_RESULT_POLL, factor=1.5)
+        while True:
+            ended = await self._ended_sinks(id)
+            if ended is not None:
+                return await self._results(ended, decode or _decode)
+            pause = backoff.next()
+            left = pause if until is None else until - boot_clock()
+            if left <= 0:
+                raise ResultTimeout(f"workflow {id} has not ended")
+            await asyncio.sleep(min(pause, left))
+
+    async def _ended_sinks(self, id: str) -> Sequence[str] | None:
+        """The ids of the sinks if all of them have ended. Most calls read one task."""
+        graph = await self.graph(id)
+        last = [index for index, children in enumerate(graph.children()) if not children]
+        submitted = [index for index in last if graph.nodes[index].added_by is None]
+        size, at = 1, 0
+        while at < len(submitted):
+            some = await self._engine.get_without_values([graph.task_id(index) for index in submitted[at : at + size]])
+            if not all(node_state(task).has_ended for task in some):
+                return None
+            at, size = at + size, _PAGE_SIZE
+        if any(node.added_by is not None for node in graph.nodes):
+            if await self._is_open(graph, last[-1]):
+                return None
+            states = dict(enumerate(map(node_state, await self._tasks(graph))))
+            last = sinks(graph, live_nodes(graph, states))
+            if not all(states[index].has_ended for index in last):
+                return None
+        if len((await self.graph(id)).nodes) > len(graph.nodes):
+            return None  # one of them has added others before it ended
+        return [graph.task_id(index) for index in last]
+
+    async def _is_open(self, graph: WorkflowGraph, index: int) -> bool:
+        """Whether a task has not ended and counts: each attempt that added it or its adder completed or runs."""
+        line = [index]
+        while (added_by := graph.nodes[line[-1]].added_by) is not None and len(line) < _PAGE_SIZE:
+            line.append(added_by[0])
+        tasks = await self._engine.get_without_values([graph.task_id(each) for each in line])
+        states = dict(zip(line, map(node_state, tasks), strict=True))
+        is_live = all(is_added(graph.nodes[each], states) for each in line if graph.nodes[each].added_by is not None)
+        return is_live and not states[index].has_ended
+
+    async def _results(self, ids: Sequence[str], decode: Callable[[Task], Any]) -> Any:
+        results = []
+        for start in range(0, len(ids), _PAGE_SIZE):
+            some = ids[start : start + _PAGE_SIZE]
+            for task_id, task in zip(some, await self._engine.get(some), strict=True):
+                if task is None:
+                    raise WorkflowNotFound(f"task {task_id} of the workflow was deleted")
+                if task.result is None or task.ended_as is not Status.COMPLETED:
+                    raise TaskFailed(task, kind=ended_because(task))
+                results.append(decode(plain_task(task)))
+        return results[0] if len(results) == 1 else results
+
+    # --- changing
+
+    async def cancel(self, id: str) -> int:
+        """Cancel all tasks that have not ended; returns their number. Raises WrongStatus if there are none."""
+        graph = await self.graph(id)
+        # Children first: none of them starts because its parent has ended meanwhile.
+        ids = graph.task_ids()[::-1]
+        number = sum(await self._client.apply([cancel(task_id) for task_id in ids]))
+        if not number:
+            raise WrongStatus(f"workflow {id}: all of its tasks have ended")
+        return number
+
+    async def replay(self, id: str, start: Iterable[int | str] = ()) -> int:
+        """Run again what did not complete, or the tasks of `start` and everything that depends on them.
+
+        `start` are indexes or ids of tasks. Returns the number of tasks. Raises WrongStatus if there are none.
+        """
+        graph = await self.graph(id)
+        indexes = {_index(graph, each) for each in start}
+        states = dict(enumerate(map(node_state, await self._tasks(graph))))
+        changes = replay_changes(graph, states, indexes)
+        number = sum(await self._client.apply(changes))
+        if not number:
+            what = "the chosen tasks have not ended" if indexes else "none of its tasks failed or was cancelled"
+            raise WrongStatus(f"workflow {id}: {what}")
+        return number
+
+
+def _decode(task: Task) -> Any:
+    return None if task.result is None else decode_value(task.result)
+
+
+def _index(graph: WorkflowGraph, given: int | str) -> int:
+    address = node_address(given) if isinstance(given, str) else None
+    index = address.node if address is not None and address.token == graph.token else given
+    if not isinstance(index, int) or not 0 <= index < len(graph.nodes):
+        raise InvalidWorkflow(f"workflow {graph.id} has no task {show(given)}")
+    return index
+
+
+def _digest(planned: Sequence[PlannedTask]) -> str:
+    """Of everything that distinguishes one submission from another under the same key."""
+    digest = sha256()
+    for each in planned:
+        new = each.new
+        digest.update(msgspec.msgpack.encode((msgspec.to_builtins(each.node), new.queue, new.priority)))
+        digest.update(sha256(new.payload).digest())
+    return digest.hexdigest()[:32]
+
+
+def _tasks(graph: WorkflowGraph, planned: Sequence[PlannedTask]) -> list[NewTask]:
+    return [_task(graph, index, each.new) for index, each in enumerate(planned)]
+
+
+def _task(graph: WorkflowGraph, index: int, new: NewTask) -> NewTask:
+    """The task as it is stored: blocked, if it has parents."""
+    if graph.nodes[index].bindings:
+        new = replace(new, needs=tuple(sorted({*new.needs, FILLS_RESULTS})))
+    if not graph.nodes[index].parents:
+        return replace(new, id=graph.task_id(index), batch=graph.id)
+    return replace(new, id=graph.task_id(index), batch=graph.id, run_at=BLOCKED_AT, delay=0.0)
+
+
+def view_of(graph: WorkflowGraph, tasks: Sequence[Task | None], now: float) -> WorkflowView:
+    states = dict(enumerate(map(node_state, tasks)))
+    live = live_nodes(graph, states)
+    nodes = tuple(
+        _node_view(graph, index, task, states, now, is_live=index in live) for index, task in enumerate(tasks)
+    )
+    counts = Counter(_word(node) for node in nodes if node.is_live)
+    return WorkflowView(
+        id=graph.id,
+        name=graph.name,
+        status=workflow_status(graph, states),
+        created_at=graph.created_at,
+        idempotency_key=graph.key,
+        counts=dict(counts),
+        nodes=nodes,
+    )
+
+
+def _word(node: WorkflowNodeView) -> str:
+    if node.pending_kind is PendingKind.BLOCKED:
+        return node.pending_kind.value
+    return "missing" if node.status is None else node.status.value
+
+
+def _node_view(
+    graph: WorkflowGraph, index: int, task: Task | None, states: dict[int, NodeState], now: float, *, is_live: bool
+) -> WorkflowNodeView:
+    node = graph.nodes[index]
+    is_blocked = states[index].is_blocked
+    return WorkflowNodeView(
+        index=index,
+        task_id=graph.task_id(index),
+        type=node.type,
+        parents=node.parents,
+        on_parent_failure=node.on_parent_failure.value,
+        status=None if task is None else task.ended_as,
+        pending_kind=None if task is None else pending_kind(task, now),
+        waits_for=tuple(each for each in node.parents if is_blocked and states[each].status is not Status.COMPLETED),
+        is_live=is_live,
+        added_by=None if node.added_by is None else node.added_by[0],
+        attempt=0 if task is None else task.attempt,
+        error=None if task is None else task.error,
+        created_at=None if task is None else task.created_at,
+        started_at=None if task is None else task.started_at,
+        completed_at=None if task is None else task.completed_at,
+    )

@@ -1,0 +1,111 @@
+"""Which limits a task is under. Limits that are set in the store replace those that code declares."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+
+from qo.errors import InvalidTask
+from qo.model import Limit, Task, check_group, check_name, check_type, group_of
+
+STATES = "slots/"  # prefix of the notes with the state of each limit
+DECLARED = "limits"  # the note with the limits that code declares
+TYPE, QUEUE, KEY = "type:", "queue:", "key:"  # prefixes of scopes
+NO_GROUP = ""  # the tasks of a limit without a key
+
+
+class DeclaredLimits(Struct, frozen=True, kw_only=True):
+    """The limits of the code of workers, by type. Workers register them when they start."""
+
+    types: dict[str, Limit] = {}
+    fair: dict[str, str] = {}  # by type: the argument by which its turns are shared
+
+
+class TaskRule(Struct, frozen=True):
+    """One limit that a task is under: its scope, and the group within the scope."""
+
+    scope: str
+    group: str
+    limit: Limit
+
+
+class LimitRules:
+    """The limits in force. `live` has scopes such as `type:send_email`, `queue:mail` and `key:customer_id=42`."""
+
+    def __init__(self, declared: Mapping[str, Limit], live: Mapping[str, Limit]) -> None:
+        self._live = live
+        self._types: dict[str, Limit] = dict(declared)
+        for scope, limit in live.items():
+            if scope.startswith(TYPE):
+                type_ = scope.removeprefix(TYPE)
+                before = declared.get(type_)
+                key = None if before is None else before.key
+                self._types[type_] = Limit(concurrency=limit.concurrency, rate=limit.rate, per=limit.per, key=key)
+        self._has_keys = any(scope.startswith(KEY) for scope in live)
+        self._queues = {scope.removeprefix(QUEUE): limit for scope, limit in live.items() if scope.startswith(QUEUE)}
+        self.is_empty = not self._types and not live
+
+    @property
+    def types(self) -> Mapping[str, Limit]:
+        """The limits of types, without those that limit nothing any more."""
+        return {type: limit for type, limit in self._types.items() if _limits(limit)}
+
+    @property
+    def queues(self) -> Mapping[str, Limit]:
+        return {queue: limit for queue, limit in self._queues.items() if _limits(limit)}
+
+    def for_group(self, type: str, group: str) -> Limit | None:
+        """The limit of the tasks of a type in a group."""
+        if self._has_keys and (limit := self._live.get(KEY + group)) is not None:
+            return limit if _limits(limit) else None
+        limit = self._types.get(type)
+        return limit if limit is not None and _limits(limit) else None
+
+    def of(self, task: Task) -> list[TaskRule]:
+        """The limits that a task is under, always in the same order."""
+        if self.is_empty:
+            return []
+        found = []
+        group = self._group(task)
+        limit = self.for_group(task.type, NO_GROUP if group is None else group)
+        if limit is not None:
+            is_keyed = limit.key is not None or (group is not None and KEY + group in self._live)
+            found.append(TaskRule(TYPE + task.type, (group or NO_GROUP) if is_keyed else NO_GROUP, limit))
+        queue = self._queues.get(task.queue)
+        if queue is not None and _limits(queue):
+            found.append(TaskRule(QUEUE + task.queue, NO_GROUP, queue))
+        return found
+
+    def _group(self, task: Task) -> str | None:
+        """The group of a task; of one that was submitted without a group, that of its payload under the type's key."""
+        limit = self._types.get(task.type)
+        if task.group is not None or limit is None or limit.key is None:
+            return task.group
+        try:
+            return group_of(limit.key, msgspec.json.decode(task.payload), "payload")
+        except (msgspec.DecodeError, InvalidTask, RecursionError):  # raw or encrypted data, or it lacks the argument
+            return None
+
+    def is_keyed(self, type: str) -> bool:
+        """Whether the groups of a type have limits of their own."""
+        limit = self._types.get(type)
+        return (limit is not None and limit.key is not None) or self._has_keys
+
+
+def _limits(limit: Limit) -> bool:
+    return limit.concurrency > 0 or limit.rate > 0
+
+
+def check_scope(scope: str) -> str:
+    """Raises InvalidTask for a scope that is neither a type nor a queue nor a key with its value."""
+    for prefix, check in ((TYPE, check_type), (QUEUE, check_name), (KEY, check_group)):
+        if scope.startswith(prefix):
+            check(prefix[:-1], scope.removeprefix(prefix))
+            return scope
+    raise InvalidTask("scope", f"{scope!r:.80} does not begin with {TYPE}, {QUEUE} or {KEY}")
+
+
+def state_note(scope: str) -> str:
+    """The name of the note with the state of a limit."""
+    return STATES + sha256(scope.encode()).hexdigest()[:32]

@@ -1,0 +1,372 @@
+"""Workflows: tasks that wait for other tasks, as a graph, and the changes that the graph requires.
+
+A task of a workflow is stored like any other. While it waits for its parents it is blocked: pending, and available at
+`BLOCKED_AT`. `decide` compares the graph with the states of its tasks and returns the changes that are due: release a
+task whose parents have completed, cancel one whose parent failed, block it again when that parent is replayed. Each
+change is guarded, and the same states give the same changes, so any process may decide at any time and repeat it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from enum import StrEnum
+from hashlib import sha256
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from qo.model.change import Change, Guard
+from qo.model.task import BLOCKED_AT, UNFINISHED, FailureKind, Status, Task
+from qo.model.text import storable_text
+
+MAX_WORKFLOW_TASKS = 10_000
+MAX_WORKFLOW_EDGES = 200_000
+SUBMIT_DEADLINE = 300.0  # seconds from the start of a submission until a task that is not stored counts as missing
+# A capability that tasks need whose payload is filled with results. Only processes that fill payloads have it, so a
+# worker of an older build does not run such a task with the unfilled payload.
+FILLS_RESULTS = "workflow-results"
+_MARK = "0f107"  # the last digits of the ids of all tasks of workflows
+_TOKEN_LENGTH = 20  # hexadecimal digits
+_ID_LENGTH = 36  # characters
+_BOUND, _UNBOUND = "a", "8"  # digit 16 of an id: whether the payload needs results of parents
+
+
+class ParentFailure(StrEnum):
+    """What happens to a task if one of its parents does not complete."""
+
+    __hash__ = str.__hash__
+
+    CANCEL = "cancel"
+    RUN = "run"  # it runs as if the parent had completed; a result that it needs is None
+    WAIT = "wait"  # it waits until the parent is replayed and completes
+
+
+class Binding(Struct, frozen=True, array_like=True, gc=False):
+    """A place in a payload that is filled with the result of a parent, or with the list of the results of several."""
+
+    path: tuple[str | int, ...]
+    parents: tuple[int, ...]
+    is_list: bool = False
+
+
+class GraphNode(Struct, frozen=True, kw_only=True, gc=False):
+    """One task of a graph. Nodes are named by their index, and every parent has a lower index than its children."""
+
+    type: str
+    parents: tuple[int, ...] = ()  # sorted
+    on_parent_failure: ParentFailure = ParentFailure.CANCEL
+    bindings: tuple[Binding, ...] = ()
+    added_by: tuple[int, int] | None = None  # the node and the attempt that added this node; the node is a parent
+    delay: float = 0.0  # seconds between its release and its first attempt
+    run_at: float | None = None  # not before this instant
+    added_at: float | None = None  # when a running task added it
+
+
+class WorkflowGraph(Struct, frozen=True, kw_only=True):
+    """The tasks of a workflow and what each of them waits for. Nodes are only added, at the end."""
+
+    token: str  # the ids of the tasks contain it
+    name: str
+    created_at: float
+    nodes: tuple[GraphNode, ...]
+    key: str | None = None  # the idempotency key of the submission
+    digest: str = ""  # of everything that was submitted, to recognise another submission under the same key
+    epoch: int = 0  # grows with each replay: what a process knows about ended tasks may no longer hold
+    is_stored: bool = True  # False: its submission under a key may have been interrupted
+    resumed_at: float | None = None  # when a repeat went on with the submission
+
+    @property
+    def id(self) -> str:
+        """Also the batch of its tasks."""
+        return workflow_id(self.name, self.token)
+
+    def task_id(self, index: int) -> str:
+        return workflow_task_id(self.token, index, is_bound=bool(self.nodes[index].bindings))
+
+    def task_ids(self) -> list[str]:
+        return [self.task_id(index) for index in range(len(self.nodes))]
+
+    def stored_from(self, index: int) -> float:
+        """When the submission of a node began."""
+        return self.nodes[index].added_at or self.resumed_at or self.created_at
+
+    def children(self) -> list[list[int]]:
+        """The children of each node."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for index, node in enumerate(self.nodes):
+            for parent in node.parents:
+                found[parent].append(index)
+        return found
+
+
+class NodeAddress(NamedTuple):
+    """The workflow of a task, and its index there."""
+
+    token: str
+    node: int  # its index
+
+
+def workflow_id(name: str, token: str) -> str:
+    return f"{name}-{token}"
+
+
+def token_of(id: str) -> str | None:
+    """The token in the id of a workflow; None if the text is not such an id."""
+    name, _, token = id.rpartition("-")
+    is_token = len(token) == _TOKEN_LENGTH and all(digit in "0123456789abcdef" for digit in token)
+    return token if name and is_token else None
+
+
+def derived_token(name: str, key: str) -> str:
+    """The token of the workflow with this name and idempotency key."""
+    return sha256(f"workflow:{len(name)}:{name}:{key}".encode(errors="surrogatepass")).hexdigest()[:_TOKEN_LENGTH]
+
+
+def random_token(digits: str) -> str:
+    """A token from at least 20 random hexadecimal digits."""
+    return digits[:_TOKEN_LENGTH]
+
+
+def workflow_task_id(token: str, index: int, *, is_bound: bool) -> str:
+    """The id of a task: a UUID (version 8) that names its workflow and its index.
+
+    A guarded change contains the id of its task and nothing else about it, and this shows whether the task belongs to
+    a workflow, without a read. The first digit spreads the tasks over all shards.
+    """
+    shard = "%x" % ((int(token[-1], 16) + index) % 16)
+    flag = _BOUND if is_bound else _UNBOUND
+    return f"{shard}{token[:7]}-{token[7:11]}-8{token[11:14]}-{flag}{token[14:17]}-{token[17:]}{index:04x}{_MARK}"
+
+
+def node_address(task_id: str) -> NodeAddress | None:
+    """The workflow and index in the id of a task; None if the task belongs to no workflow.
+
+    One of a million other ids looks like that of a workflow. Its workflow does not exist then.
+    """
+    if not task_id.endswith(_MARK) or len(task_id) != _ID_LENGTH or task_id[14] != "8":
+        return None
+    token = f"{task_id[1:8]}{task_id[9:13]}{task_id[15:18]}{task_id[20:23]}{task_id[24:27]}"
+    try:
+        return NodeAddress(token, int(task_id[27:31], 16))
+    except ValueError:
+        return None
+
+
+def needs_results(task_id: str) -> bool:
+    """Whether the payload of this task of a workflow is filled with results of its parents."""
+    return task_id.endswith(_MARK) and len(task_id) == _ID_LENGTH and task_id[19] == _BOUND
+
+
+class NodeState(NamedTuple):
+    """What a decision needs to know of a task."""
+
+    status: Status | None  # that before archiving; None: the task is missing
+    attempt: int | None = None  # None: not known
+    is_blocked: bool = False
+    is_cancelled_by_parent: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status not in UNFINISHED
+
+
+MISSING = NodeState(None)
+_BLOCKED = NodeState(Status.PENDING, is_blocked=True)
+_RELEASED = NodeState(Status.PENDING)
+_CANCELLED = NodeState(Status.CANCELLED, is_cancelled_by_parent=True)
+
+
+def node_state(task: Task | None) -> NodeState:
+    if task is None:
+        return MISSING
+    status = task.ended_as
+    return NodeState(
+        status,
+        task.attempt,
+        status is Status.PENDING and task.available_at == BLOCKED_AT,
+        status is Status.CANCELLED and task.failure_kind is FailureKind.PARENT and task.available_at == BLOCKED_AT,
+    )
+
+
+class Effect(StrEnum):
+    """What the state of one parent means for a task."""
+
+    MET = "met"
+    WAIT = "wait"
+    CANCEL = "cancel"
+
+
+def effect_of(node: GraphNode, parent: int, state: NodeState) -> Effect:
+    """A node that was added by an attempt counts only if that attempt completed its task."""
+    if state.status in UNFINISHED:
+        return Effect.WAIT
+    if node.added_by is not None and node.added_by[0] == parent:
+        is_met = state.status is Status.COMPLETED and state.attempt == node.added_by[1]
+        return Effect.MET if is_met else Effect.CANCEL
+    if state.status is Status.COMPLETED or node.on_parent_failure is ParentFailure.RUN:
+        return Effect.MET
+    return Effect.CANCEL if node.on_parent_failure is ParentFailure.CANCEL else Effect.WAIT
+
+
+def decide(
+    graph: WorkflowGraph, states: MutableMapping[int, NodeState], replayed: Collection[int] = ()
+) -> list[Change]:
+    """The changes that are due. `states` contains every node, and is updated as if the changes were written.
+
+    Parents come before their children, so one pass is enough: a child of a task that is cancelled here is cancelled
+    too. Children of nodes that were `replayed` just now wait again if they have not started.
+    """
+    changes = []
+    for index in range(len(graph.nodes)):
+        change = _change(graph, index, states) or _block_again(graph, index, states, replayed)
+        if change is not None:
+            changes.append(change)
+            states[index] = state_after(change)
+    return changes
+
+
+def _change(graph: WorkflowGraph, index: int, states: Mapping[int, NodeState]) -> Change | None:
+    state, node = states[index], graph.nodes[index]
+    if not state.is_blocked and not state.is_cancelled_by_parent:
+        return None
+    waits = False
+    for parent in node.parents:
+        effect = effect_of(node, parent, states[parent])
+        if effect is Effect.CANCEL:
+            return cancel_child(graph, index, parent, states[parent]) if state.is_blocked else None
+        waits = waits or effect is Effect.WAIT
+    if state.is_blocked:
+        return None if waits else unblock(graph, index)
+    return replay_node(graph, index, guard=Guard.REPLAYABLE, is_blocked=waits)
+
+
+def _block_again(
+    graph: WorkflowGraph, index: int, states: Mapping[int, NodeState], replayed: Collection[int]
+) -> Change | None:
+    if states[index].status is not Status.PENDING or states[index].is_blocked:
+        return None
+    if not any(parent in replayed and states[parent].status in UNFINISHED for parent in graph.nodes[index].parents):
+        return None
+    return wait_again(Change(id=graph.task_id(index), guard=Guard.WAITING, to=Status.PENDING))
+
+
+def state_after(change: Change) -> NodeState:
+    """The state of a task after one of the changes of this module."""
+    if change.to is Status.CANCELLED:
+        return _CANCELLED
+    return _BLOCKED if change.run_at == BLOCKED_AT else _RELEASED
+
+
+def unblock(graph: WorkflowGraph, index: int) -> Change:
+    """Let a blocked task run."""
+    node = graph.nodes[index]
+    delay = node.delay if node.run_at is None else None
+    return Change(id=graph.task_id(index), guard=Guard.BLOCKED, to=Status.PENDING, delay=delay, run_at=node.run_at)
+
+
+def cancel_child(graph: WorkflowGraph, index: int, parent: int, state: NodeState) -> Change:
+    """Cancel a blocked task because of one of its parents."""
+    return Change(
+        id=graph.task_id(index),
+        guard=Guard.BLOCKED,
+        to=Status.CANCELLED,
+        error=storable_text(_reason(graph, index, parent, state)),
+        failure_kind=FailureKind.PARENT,
+    )
+
+
+def _reason(graph: WorkflowGraph, index: int, parent: int, state: NodeState) -> str:
+    name = f"{graph.nodes[parent].type} ({graph.task_id(parent)})"
+    added_by = graph.nodes[index].added_by
+    if added_by is not None and added_by[0] == parent:
+        return f"attempt {added_by[1]} of {name} added this task and did not complete"
+    if state.status is None:
+        return f"its parent {name} is missing: it was deleted, or the submission of the workflow was interrupted"
+    return f"its parent {name} {'failed' if state.status is Status.FAILED else 'was cancelled'}"
+
+
+def replay_node(graph: WorkflowGraph, index: int, *, is_blocked: bool, guard: Guard = Guard.FINISHED) -> Change:
+    """Run a finished task again, at once or after its parents."""
+    change = Change(id=graph.task_id(index), guard=guard, to=Status.PENDING, delay=0.0, failures=0)
+    return wait_again(change) if is_blocked else change
+
+
+def wait_again(change: Change) -> Change:
+    """The change to pending, with which the task waits for its parents.
+
+    It gets another error than that of a task which was cancelled because of a parent. If a user cancels it while it
+    waits, no replay of a parent revives it.
+    """
+    return replace(change, delay=None, run_at=BLOCKED_AT, error="its parent runs again", failure_kind=FailureKind.ERROR)
+
+
+def replay_changes(graph: WorkflowGraph, states: Mapping[int, NodeState], start: Iterable[int] = ()) -> list[Change]:
+    """The changes that run nodes again: all that did not complete, or `start` and everything that depends on it.
+
+    Parents come first: a child that is blocked again finds them pending. Nodes that a replayed task had added are
+    left: it adds them again.
+    """
+    live = live_nodes(graph, states)
+    if start := set(start):
+        again = _with_descendants(graph, start, live)
+    else:
+        again = {index for index in live if states[index].status in {Status.FAILED, Status.CANCELLED}}
+    changes = []
+    for index in sorted(again):
+        node = graph.nodes[index]
+        effects = (Effect.WAIT if each in again else effect_of(node, each, states[each]) for each in node.parents)
+        changes.append(replay_node(graph, index, is_blocked=any(effect is not Effect.MET for effect in effects)))
+    return changes
+
+
+def _with_descendants(graph: WorkflowGraph, start: set[int], live: set[int]) -> set[int]:
+    found = set(start)
+    for index, node in enumerate(graph.nodes):
+        is_superseded = node.added_by is not None and node.added_by[0] in found
+        if index in live and not is_superseded and not found.isdisjoint(node.parents):
+            found.add(index)
+    return found
+
+
+def live_nodes(graph: WorkflowGraph, states: Mapping[int, NodeState]) -> set[int]:
+    """All nodes except those that were added by an attempt which no longer runs and did not complete its task."""
+    live: set[int] = set()
+    for index, node in enumerate(graph.nodes):
+        if node.added_by is None or (node.added_by[0] in live and is_added(node, states)):
+            live.add(index)
+    return live
+
+
+def is_added(node: GraphNode, states: Mapping[int, NodeState]) -> bool:
+    """Whether the attempt that added a node runs or has completed its task."""
+    if node.added_by is None:
+        return False
+    state = states[node.added_by[0]]
+    return state.attempt == node.added_by[1] and state.status in {Status.RUNNING, Status.COMPLETED}
+
+
+def sinks(graph: WorkflowGraph, live: set[int]) -> list[int]:
+    """The nodes that no other waits for: their results are the result of the workflow."""
+    parents = {parent for index in live for parent in graph.nodes[index].parents}
+    return sorted(live - parents)
+
+
+class WorkflowStatus(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"  # a task did not complete, and the others wait until it is replayed
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+def workflow_status(graph: WorkflowGraph, states: Mapping[int, NodeState]) -> WorkflowStatus:
+    """A workflow has completed if all its sinks have, and is cancelled if none of its tasks failed."""
+    live = live_nodes(graph, states)
+    ends = [states[index] for index in live if states[index].has_ended]
+    has_failed = any(state.status in {None, Status.FAILED} or state.is_cancelled_by_parent for state in ends)
+    if len(ends) < len(live):
+        is_stuck = all(states[index].is_blocked or states[index].has_ended for index in live)
+        is_waiting = is_stuck and any(state.status is not Status.COMPLETED for state in ends)
+        return WorkflowStatus.WAITING if is_waiting else WorkflowStatus.RUNNING
+    if all(states[index].status is Status.COMPLETED for index in sinks(graph, live)):
+        return WorkflowStatus.COMPLETED
+    return WorkflowStatus.FAILED if has_failed else WorkflowStatus.CANCELLED

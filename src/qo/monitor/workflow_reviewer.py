@@ -1,0 +1,77 @@
+"""Does for workflows what a process left undone that died between a settlement and what follows from it."""
+
+import logging
+
+import msgspec
+
+from qo import notes
+from qo.client import Client
+from qo.clock import Clock
+from qo.errors import DamagedNote, StorageError
+from qo.model import SUBMIT_DEADLINE, Note
+from qo.workflows import GRAPHS, OPEN_WORKFLOWS, OpenWorkflow, WorkflowTracker
+
+log = logging.getLogger("qo.monitor")
+_MIN_INTERVAL = 30.0  # seconds between two reviews of a workflow
+_DURATION_FACTOR = 50.0  # and at least this many times the duration of a review: requests of cloud stores cost money
+_MAX_INTERVAL = 1800.0
+_MAX_CHECK_DURATION = 10.0  # seconds; meanwhile the monitor does nothing else. The others follow in the next check
+
+
+class WorkflowReviewer:
+    """Any number may run: each change is guarded."""
+
+    def __init__(self, client: Client, clock: Clock, elapsed: Clock) -> None:
+        self._engine, self._clock, self._elapsed = client.engine, clock, elapsed
+        self._tracker = WorkflowTracker(client.engine)
+        self._due: dict[str, float] = {}  # by token: when its next review is due
+        self.has_open = False  # whether a workflow had not ended at the last check
+
+    async def check(self) -> int:
+        """Review the workflows that have not ended; returns their number. Raises StorageError."""
+        found = await self._engine.notes(OPEN_WORKFLOWS)
+        self.has_open = bool(found)
+        tokens = {note.name.removeprefix(OPEN_WORKFLOWS): note for note in found}
+        self._due = {token: self._due.get(token) or self._first_due(note) for token, note in tokens.items()}
+        until, failure = self._elapsed() + _MAX_CHECK_DURATION, None
+        for token in sorted(tokens, key=self._due.__getitem__):
+            began = self._elapsed()
+            if began < self._due[token] or began >= until:
+                break
+            try:
+                await self._review(token, tokens[token])
+            except StorageError as error:  # others may be readable
+                failure = failure or error
+            pause = _DURATION_FACTOR * (self._elapsed() - began)
+            self._due[token] = self._elapsed() + min(_MAX_INTERVAL, max(_MIN_INTERVAL, pause))
+        if failure is not None:
+            raise failure
+        return len(found)
+
+    def _first_due(self, note: Note) -> float:
+        """Workflows that end soon are not reviewed at all."""
+        try:
+            age = self._clock() - msgspec.json.decode(note.data, type=OpenWorkflow).created_at
+        except msgspec.DecodeError:
+            age = _MIN_INTERVAL
+        return 0.0 if age >= _MIN_INTERVAL else self._elapsed() + min(_MIN_INTERVAL, _MIN_INTERVAL - age)
+
+    async def _review(self, token: str, note: Note) -> None:
+        if await self._tracker.load(token) is None:
+            await self._drop_if_abandoned(note)
+        else:
+            await self._tracker.review(token)
+
+    async def _drop_if_abandoned(self, note: Note) -> None:
+        """Drop the marker of a submission that ended before its graph was written. A damaged graph keeps its marker."""
+        if await self._engine.read_note(GRAPHS + note.name.removeprefix(OPEN_WORKFLOWS)) is not None:
+            return
+        try:
+            marker = msgspec.json.decode(note.data, type=OpenWorkflow)
+        except msgspec.DecodeError as error:
+            await notes.set_aside(self._engine, DamagedNote(*note, f"it is not the marker of a workflow: {error}"))
+            await self._engine.drop_note(note.name)
+            return
+        if self._clock() >= marker.created_at + SUBMIT_DEADLINE:
+            log.warning("a workflow was not submitted: its submission ended before its graph was stored")
+            await self._engine.drop_note(note.name)

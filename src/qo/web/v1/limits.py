@@ -1,0 +1,136 @@
+"""Limits of all workers together: their numbers, who holds their slots, and new numbers."""
+
+from typing import Annotated, Any
+
+from litestar import Request, get, post
+from litestar.exceptions import PermissionDeniedException
+from litestar.params import JSONBody
+from msgspec import Meta, Struct
+
+from qo.clock import iso
+from qo.errors import InvalidTask
+from qo.fleet_limits.limit_status import GroupStatus, LimitStatus, limit_statuses
+from qo.fleet_limits.rules import KEY, QUEUE, TYPE
+from qo.model import Limit
+from qo.web.callers import AccessLimits
+from qo.web.http.access import CHECKED, LIMITED, OPERATE, READ, caller_of
+from qo.web.http.action_recorder import describe_action
+from qo.web.http.openapi import Name, TypeName
+from qo.web.http.problems import problems
+from qo.web.http.server import log_transition, server_of
+
+GroupName = Annotated[str, Meta(min_length=3, max_length=240, pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[!-~]*$")]
+
+
+class SlotView(Struct, frozen=True, kw_only=True):
+    task_id: str
+    worker_id: str
+    since: str | None
+
+
+class GroupView(Struct, frozen=True, kw_only=True):
+    """`group` is empty for a limit without a key. `next_start_at` is the first instant that the rate leaves."""
+
+    group: str
+    running: int
+    next_start_at: str | None
+    holders: list[SlotView]
+
+
+class FleetLimitView(Struct, frozen=True, kw_only=True):
+    """`scope` is `type:NAME`, `queue:NAME` or `key:NAME=VALUE`. 0 means no limit. `is_live`: set here, not by code."""
+
+    scope: str
+    concurrency: int
+    rate: float
+    per: float
+    key: str | None
+    is_live: bool
+    waiting: int | None
+    groups: list[GroupView]
+
+
+class FleetLimitsView(Struct, frozen=True, kw_only=True):
+    limits: list[FleetLimitView]
+
+
+class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of `type`, `queue` and `key`. `remove` restores the limit of the code; zeros are no limit."""
+
+    type: TypeName | None = None
+    queue: Name | None = None
+    key: GroupName | None = None
+    concurrency: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    rate: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    per: Annotated[float, Meta(gt=0, le=3_200_000_000)] = 1.0
+    remove: bool = False
+
+
+@get("/limits", opt=READ | LIMITED, responses=problems())
+async def show_limits(request: Request[Any, Any, Any]) -> FleetLimitsView:
+    """The limits of all workers together, who holds their slots, and how many tasks wait."""
+    return await limits_view(request)
+
+
+@post("/limits", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
+async def change_limit(request: Request[Any, Any, Any], data: JSONBody[FleetLimitChange]) -> FleetLimitsView:
+    """Limit all workers together for a type, a queue, or one value of an argument. Workers notice within a second.
+
+    403 if this would affect tasks outside the limits of the token."""
+    scope = _scope(data)
+    if not _is_inside(scope, caller_of(request).limits):
+        raise PermissionDeniedException("this would affect tasks outside the limits of this token")
+    limit = None if data.remove else Limit(concurrency=data.concurrency, rate=data.rate, per=data.per)
+    described = "as in the code" if limit is None else f"{limit.concurrency} at once, {limit.rate:g} in {limit.per:g} s"
+    describe_action(request, f"{scope}: {described}")
+    await server_of(request).client.controls.limit_fleet(scope, limit)
+    log_transition(request, "limited", scope=scope)
+    return await limits_view(request)
+
+
+async def limits_view(request: Request[Any, Any, Any]) -> FleetLimitsView:
+    client, access = server_of(request).client, caller_of(request).limits
+    statuses = await limit_statuses(client.engine, await client.controls.in_force(), await client.engine.count())
+    return FleetLimitsView(limits=[_view(status) for status in statuses if _is_inside(status.scope, access)])
+
+
+def _scope(data: FleetLimitChange) -> str:
+    named = [
+        prefix + name for prefix, name in ((TYPE, data.type), (QUEUE, data.queue), (KEY, data.key)) if name is not None
+    ]
+    if len(named) != 1:
+        raise InvalidTask("scope", "send one of type, queue and key")
+    return named[0]
+
+
+def _is_inside(scope: str, access: AccessLimits) -> bool:
+    if scope.startswith(TYPE):
+        return access.includes_type(scope.removeprefix(TYPE))
+    if scope.startswith(QUEUE):
+        return access.includes_queue(scope.removeprefix(QUEUE))
+    return access.is_whole
+
+
+def _view(status: LimitStatus) -> FleetLimitView:
+    return FleetLimitView(
+        scope=status.scope,
+        concurrency=status.concurrency,
+        rate=status.rate,
+        per=status.per,
+        key=status.key,
+        is_live=status.is_live,
+        waiting=status.waiting,
+        groups=[_group_view(group) for group in status.groups],
+    )
+
+
+def _group_view(group: GroupStatus) -> GroupView:
+    return GroupView(
+        group=group.group,
+        running=group.running,
+        next_start_at=iso(group.next_at),
+        holders=[
+            SlotView(task_id=holder.task_id, worker_id=holder.worker_id, since=iso(holder.since))
+            for holder in group.holders
+        ],
+    )

@@ -1,0 +1,29 @@
+"""Workflows above the engine port: their notes, decisions after each settlement, and results as arguments."""
+
+from qo.workflows.engine import WorkflowEngine
+from qo.workflows.graph_note import (
+    GRAPHS,
+    OPEN_WORKFLOWS,
+    OpenWorkflow,
+    decode_graph,
+    encode_graph,
+    extend_graph,
+    mark_open,
+    open_tokens,
+    read_graph,
+)
+from qo.workflows.tracker import WorkflowTracker
+
+__all__ = [
+    "GRAPHS",
+    "OPEN_WORKFLOWS",
+    "OpenWorkflow",
+    "WorkflowEngine",
+    "WorkflowTracker",
+    "decode_graph",
+    "encode_graph",
+    "extend_graph",
+    "mark_open",
+    "open_tokens",
+    "read_graph",
+]

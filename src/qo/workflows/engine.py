@@ -1,0 +1,258 @@
+"""An engine that keeps workflows going. Every client has one around the engine of its store.
+
+The id of a task shows whether it belongs to a workflow, so other tasks cost one comparison. For tasks of workflows
+
+- `apply` lets children follow the tasks that have ended, and lets replayed tasks wait for their parents again;
+- `claim` fills payloads with results of parents;
+- `delete` removes the graph with the last task.
+
+Behind `http://` the server does the first and the last, and the client the second, because only it can decrypt.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from qo.backoff import Backoff
+from qo.engine import Engine
+from qo.errors import EncryptedValue, InvalidWorkflow, QoError, StorageError
+from qo.forwarding_engine import ForwardingEngine
+from qo.model import (
+    BLOCKED_AT,
+    FILLS_RESULTS,
+    Change,
+    ClaimRequest,
+    Guard,
+    NodeState,
+    Status,
+    Task,
+    fail,
+    needs_results,
+    node_address,
+    release,
+    wait_again,
+)
+from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, extend_graph, mark_open
+from qo.workflows.result_arguments import ParentRunsError, with_results
+from qo.workflows.tracker import WorkflowTracker, state_of_change
+
+log = logging.getLogger("qo.workflows")
+_ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+_REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
+_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 10.0  # seconds, while the store is unreachable
+_RELEASE_DELAY = 1.0  # seconds until a task is claimed again whose parents could not be read
+_CLOSE_DEADLINE = 5.0  # seconds for what follows from the last changes
+_NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
+
+
+class WorkflowEngine(ForwardingEngine):
+    def __init__(self, engine: Engine, on_cancelled: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
+        super().__init__(engine)
+        self.tracker = WorkflowTracker(engine)
+        if on_cancelled is not None:
+            self.tracker.on_cancelled = on_cancelled
+        # By workflow whose tasks may not have followed a change yet: the tasks that were replayed.
+        self._undone: dict[str, set[int]] = {}
+        self._following: set[asyncio.Task[None]] = set()
+        self._retrying: asyncio.Task[None] | None = None
+
+    @classmethod
+    def around(cls, engine: Engine, on_cancelled: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> Engine:
+        """A WorkflowEngine around `engine`, unless this is one, or forwards to one.
+
+        `on_cancelled` is called with the ids of tasks that were cancelled because of a parent.
+        """
+        inner: object = engine
+        while isinstance(inner, ForwardingEngine):
+            if isinstance(inner, cls):
+                return engine
+            inner = inner.engine
+        return cls(engine, on_cancelled)
+
+    async def close(self) -> None:
+        if self._following:
+            await asyncio.wait(self._following, timeout=_CLOSE_DEADLINE)
+        if self._retrying is not None:
+            self._retrying.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._retrying
+        await super().close()
+
+    # --- settling
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        if self.engine.is_remote:
+            return await self.engine.apply(changes)
+        for change in changes:
+            if node_address(change.id) is not None and change.to is not Status.RUNNING:
+                return await self._apply(changes)
+        return await self.engine.apply(changes)
+
+    async def _apply(self, changes: Sequence[Change]) -> list[bool]:
+        replayed: dict[str, set[int]] = {
+            address.token: set() for change in changes if _is_replay(change) and (address := node_address(change.id))
+        }
+        for token in replayed:
+            changes = await self._prepare_replay(token, changes)
+        blocked = await self._blocked(changes)
+        permitted = [change for change in changes if change.id not in blocked]
+        answers = dict(zip((change.id for change in permitted), await self.engine.apply(permitted), strict=True))
+        ended: dict[str, dict[int, NodeState]] = {}
+        for change in permitted:
+            address = node_address(change.id)
+            if address is None or not answers[change.id]:
+                continue
+            if change.to in _ENDED:
+                ended.setdefault(address.token, {})[address.node] = state_of_change(change)
+            elif _is_replay(change):
+                replayed[address.token].add(address.node)
+        if ended or replayed:
+            # The changes are stored, so what follows is written even if the caller no longer waits.
+            following = asyncio.create_task(self._follow(ended, replayed))
+            self._following.add(following)
+            following.add_done_callback(self._following.discard)
+            await asyncio.shield(following)
+        return [answers.get(change.id, False) for change in changes]
+
+    async def _prepare_replay(self, token: str, changes: Sequence[Change]) -> Sequence[Change]:
+        """Before tasks run again: let other processes forget that they had ended, and let children stay blocked."""
+        try:
+            graph = await extend_graph(self.engine, token, (), epoch=1)
+        except InvalidWorkflow:
+            return changes  # the graph is gone: these are tasks like any other
+        await mark_open(self.engine, token, graph.created_at)
+        prepared = []
+        for change in changes:
+            address = node_address(change.id)
+            is_child = address is not None and address.token == token and address.node < len(graph.nodes)
+            if is_child and _is_replay(change) and change.run_at is None and graph.nodes[address.node].parents:  # type: ignore[union-attr]
+                change = wait_again(change)  # noqa: PLW2901
+            prepared.append(change)
+        return prepared
+
+    async def _blocked(self, changes: Sequence[Change]) -> frozenset[str]:
+        """The blocked tasks among those to reschedule. They would run before their parents, so this is refused."""
+        moved = [
+            change.id
+            for change in changes
+            if change.guard is Guard.WAITING and change.run_at is not None and node_address(change.id) is not None
+        ]
+        if not moved:
+            return frozenset()
+        tasks = await self.engine.get_without_values(moved)
+        return frozenset(task.id for task in tasks if task is not None and task.available_at == BLOCKED_AT)
+
+    async def _follow(self, ended: dict[str, dict[int, NodeState]], replayed: dict[str, set[int]]) -> None:
+        """Write what follows. The changes are stored, so an error here must not fail the call: it is tried again."""
+        for token in ended.keys() | replayed.keys():
+            self._undone.setdefault(token, set()).update(replayed.get(token, ()))
+        try:
+            for token in ended.keys() | replayed.keys():
+                if token in replayed:
+                    await self._review(token)
+                else:
+                    await self.tracker.settled(token, ended[token])
+                    if not self._undone.get(token):
+                        self._undone.pop(token, None)
+        except StorageError as error:
+            log.warning("the next tasks of a workflow wait for the store: %s", error)
+            if self._retrying is None or self._retrying.done():
+                self._retrying = asyncio.create_task(self._retry())
+
+    async def _review(self, token: str) -> None:
+        replayed = self._undone.get(token, set())
+        if replayed:
+            # Between the two writes of the epoch a process may have read that these tasks had ended, and closed the
+            # workflow. Now it forgets this.
+            with suppress(InvalidWorkflow):
+                graph = await extend_graph(self.engine, token, (), epoch=1)
+                await mark_open(self.engine, token, graph.created_at)
+        await self.tracker.review(token, frozenset(replayed))
+        self._undone.pop(token, None)
+
+    async def _retry(self) -> None:
+        backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
+        while self._undone:
+            await asyncio.sleep(backoff.next())
+            token = next(iter(self._undone))
+            try:
+                await self._review(token)
+            except StorageError as error:
+                log.warning("the next tasks of a workflow wait for the store: %s", error)
+            else:
+                backoff.reset()
+
+    # --- claiming
+
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = await self.engine.claim(replace(request, capabilities=request.capabilities | {FILLS_RESULTS}))
+        for task in tasks:
+            if needs_results(task.id):
+                return await self._filled(tasks)
+        return tasks
+
+    async def _filled(self, tasks: Sequence[Task]) -> list[Task]:
+        """The tasks with the results that they need. Tasks without them go back, or fail if they cannot get them."""
+        filled = []
+        try:
+            for task in tasks:
+                filled += await self._fill(task) if needs_results(task.id) else [task]
+        except BaseException:
+            await asyncio.shield(self.engine.apply([release(task, None) for task in tasks]))
+            raise
+        return filled
+
+    async def _fill(self, task: Task) -> list[Task]:
+        address = node_address(task.id)
+        if address is None or task.batch is None or not task.batch.endswith(address.token):
+            return [task]  # it only looks like a task of a workflow
+        try:
+            return [await with_results(self.engine, self.tracker, *address, task)]
+        except StorageError as error:
+            log.warning("task %s: the results of its parents cannot be read: %s", task.id, error)
+            change = release(task, _RELEASE_DELAY)
+        except EncryptedValue as error:
+            log.error("handing task %s back: the result of a parent: %s", task.id, error)  # noqa: TRY400 - no traceback
+            change = release(task, _NO_KEY_DELAY)
+        except ParentRunsError:
+            change = wait_again(release(task))
+        except QoError as error:
+            change = fail(task, str(error))
+        with suppress(StorageError):  # otherwise its lease expires
+            await self.apply([change])
+            if change.run_at == BLOCKED_AT:
+                await self._follow({}, {address.token: set()})  # the parent may have completed meanwhile
+        return []
+
+    # --- deleting
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        if not self.engine.is_remote:
+            tokens = {address.token for task_id in ids if (address := node_address(task_id)) is not None}
+            for token in sorted(tokens):
+                await self._forget_if_last(token, frozenset(ids))
+        return await self.engine.delete(ids)
+
+    async def _forget_if_last(self, token: str, deleted: frozenset[str]) -> None:
+        """Drop the graph if only these tasks are left of its workflow, before they are deleted.
+
+        If the process dies in between, tasks without a graph remain, which retention deletes like any other.
+        """
+        graph = await self.tracker.graph(token)
+        if graph is None:
+            return
+        others = [task_id for task_id in graph.task_ids() if task_id not in deleted]
+        for start in range(0, len(others), 500):
+            if any(await self.engine.get_without_values(others[start : start + 500])):
+                return
+        tasks = await self.engine.get_without_values(sorted(deleted & set(graph.task_ids())))
+        if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
+            await self.engine.drop_note(GRAPHS + token)
+            await self.engine.drop_note(OPEN_WORKFLOWS + token)
+
+
+def _is_replay(change: Change) -> bool:
+    return change.to is Status.PENDING and change.guard in _REPLAYS

@@ -1,0 +1,348 @@
+"""Decides, after tasks of workflows have ended, which tasks are released or cancelled, and writes it.
+
+Each process remembers for a while the graphs that it has read and the tasks that it knows to have ended. After a task
+has ended, the tracker looks at the children of this task. Of each child it reads only the first parent that is not
+known to have ended: while that one runs, the child waits anyway. A callback of 10,000 tasks thus costs one read in most
+settlements, and each process reads each parent at most once.
+
+Every process looks after its own write is durable. Of two processes that end the last two parents of a task at the same
+time, at least one therefore sees both ends. What a crash leaves undone, the monitor does with `review`.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import repeat
+
+from qo import notes
+from qo.engine import Engine
+from qo.errors import DamagedNote, InvalidWorkflow, StorageError
+from qo.model import (
+    SUBMIT_DEADLINE,
+    Change,
+    Effect,
+    Guard,
+    NodeState,
+    Status,
+    WorkflowGraph,
+    cancel_child,
+    decide,
+    effect_of,
+    node_address,
+    node_state,
+    unblock,
+)
+from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, decode_graph, extend_graph, mark_open
+
+log = logging.getLogger("qo.workflows")
+_MAX_GRAPHS = 256  # graphs that are remembered
+_PAGE_SIZES = (1, 8, 64, 500)  # tasks
+_APPLY_SIZE = 500  # changes in one request
+_MAX_REVIEWS = 5  # attempts, if the workflow is replayed meanwhile
+
+
+class TrackedWorkflow:
+    """What this process knows about a workflow. It holds until the epoch of the graph changes."""
+
+    def __init__(self, graph: WorkflowGraph, version: str) -> None:
+        self.known: dict[int, NodeState] = {}  # only of tasks that have ended
+        # Tasks that are missing, or were cancelled because of a parent. Any process may submit or revive them, so they
+        # count only for `unended`.
+        self.revivable: set[int] = set()
+        self._positions: dict[int, int] = {}  # by child: how many of its parents are met
+        self._ended = 0  # how many of `_order` are known to have ended
+        self.extend(graph, version)
+
+    def extend(self, graph: WorkflowGraph, version: str) -> None:
+        """Use a graph with more nodes."""
+        self.graph, self.version = graph, version
+        self.children = graph.children()
+        self.adders = frozenset(node.added_by[0] for node in graph.nodes if node.added_by is not None)
+        sinks = [index for index, children in enumerate(self.children) if not children]
+        self._number_of_sinks, self._ended = len(sinks), 0
+        self._order = [*sinks, *(index for index, children in enumerate(self.children) if children)]
+
+    def record(self, index: int, state: NodeState) -> None:
+        """Remember a task that has ended. Of a task that has added others the attempt must be known too."""
+        if state.is_cancelled_by_parent or state.status is None:
+            self.revivable.add(index)
+        elif state.has_ended and (state.attempt is not None or index not in self.adders):
+            self.known[index] = state
+
+    def look(self, child: int, fresh: Mapping[int, NodeState], page_size: int) -> Change | Sequence[int]:
+        """The change that a child needs, or some parents to read in order to know; none if it must wait.
+
+        `fresh` are states that were read just now.
+        """
+        node, position = self.graph.nodes[child], self._positions.get(child, 0)
+        parents = node.parents
+        while position < len(parents):
+            parent = parents[position]
+            state = self.known.get(parent) or fresh.get(parent)
+            if state is None:
+                return parents[position : position + page_size]
+            effect = effect_of(node, parent, state)
+            if effect is Effect.CANCEL:
+                return cancel_child(self.graph, child, parent, state)
+            if effect is Effect.WAIT:
+                return ()
+            position += 1
+            if parent in self.known and position == self._positions.get(child, 0) + 1:
+                self._positions[child] = position
+        return unblock(self.graph, child)
+
+    def unended(self, page_size: int) -> Sequence[int]:
+        """Some of the nodes that are not known to have ended, sinks first."""
+        while self._ended < len(self._order) and self._has_ended(self._order[self._ended]):
+            self._ended += 1
+        return self._order[self._ended : self._ended + page_size]
+
+    def _has_ended(self, index: int) -> bool:
+        return index in self.known or index in self.revivable
+
+    def take_revivable(self) -> list[int]:
+        """Forget the tasks that may have been revived, and return them."""
+        taken, self.revivable, self._ended = sorted(self.revivable), set(), 0
+        return taken
+
+    def may_have_ended(self, ended: Iterable[int]) -> bool:
+        """Whether all tasks may have ended, now that these have. A workflow rarely ends before its sinks."""
+        return self._ended >= self._number_of_sinks or any(not self.children[index] for index in ended)
+
+
+async def _ignore(_: Sequence[str]) -> None: ...
+
+
+class WorkflowTracker:
+    """Of one client, on its event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tracked: OrderedDict[str, TrackedWorkflow] = OrderedDict()
+        self.on_cancelled: Callable[[Sequence[str]], Awaitable[None]] = (
+            _ignore  # called with the ids of cancelled tasks
+        )
+
+    async def load(self, token: str) -> TrackedWorkflow | None:
+        """The workflow with its current graph; None if it does not exist or cannot be read."""
+        note = await self._engine.read_note(GRAPHS + token)
+        if note is None:
+            self._tracked.pop(token, None)
+            return None
+        tracked = self._tracked.get(token)
+        if tracked is None or tracked.version != note.version:
+            try:
+                graph = decode_graph(note)
+            except DamagedNote as error:
+                notes.report(error)
+                return None
+            if tracked is not None and tracked.graph.epoch == graph.epoch:
+                tracked.extend(graph, note.version)
+            else:
+                self._tracked[token] = tracked = TrackedWorkflow(graph, note.version)
+        self._tracked.move_to_end(token)
+        if len(self._tracked) > _MAX_GRAPHS:
+            self._tracked.popitem(last=False)
+        return tracked
+
+    async def graph(self, token: str, index: int = 0) -> WorkflowGraph | None:
+        """A graph with this node. Nodes do not change, so one that is remembered needs no read."""
+        tracked = self._tracked.get(token)
+        if tracked is None or index >= len(tracked.graph.nodes):
+            tracked = await self.load(token)
+        return None if tracked is None or index >= len(tracked.graph.nodes) else tracked.graph
+
+    # --- after settlements
+
+    async def settled(self, token: str, ended: Mapping[int, NodeState]) -> None:
+        """Write what follows from tasks that have ended. Raises StorageError."""
+        tracked = await self.load(token)
+        if tracked is None:
+            return
+        all_ended = set[int]()
+        ended = {index: state for index, state in ended.items() if index < len(tracked.graph.nodes)}
+        while ended:
+            for index, state in ended.items():
+                tracked.record(index, state)
+            all_ended |= ended.keys()
+            changes = await self._changes(tracked, ended)
+            if _needs_others(tracked.graph, changes, ended) and await self._is_replayed(tracked):
+                await self.review(token)
+                return
+            ended = await self._apply(tracked, changes)
+        if tracked.may_have_ended(all_ended):
+            await self._close_if_ended(tracked)
+
+    async def _changes(self, tracked: TrackedWorkflow, ended: Mapping[int, NodeState]) -> list[Change]:
+        """What the children of these nodes need."""
+        changes: dict[int, Change] = {}
+        for parent, state in ended.items():
+            if state.status is not Status.COMPLETED:
+                for child in tracked.children[parent]:
+                    if effect_of(tracked.graph.nodes[child], parent, state) is Effect.CANCEL:
+                        changes.setdefault(child, cancel_child(tracked.graph, child, parent, state))
+        children = {child for parent in ended for child in tracked.children[parent]}
+        waiting = [child for child in sorted(children) if child not in changes and child not in tracked.known]
+        fresh = {index: state for index, state in ended.items() if index not in tracked.adders}
+        for page_size in _page_sizes(tracked):
+            waiting = await self._step(tracked, waiting, page_size, changes, fresh)
+            if not waiting:
+                break
+        return [changes[child] for child in sorted(changes)]
+
+    async def _step(
+        self,
+        tracked: TrackedWorkflow,
+        waiting: Sequence[int],
+        page_size: int,
+        changes: dict[int, Change],
+        fresh: dict[int, NodeState],
+    ) -> list[int]:
+        """Decide for those children for which enough is known. Read more parents, and return the other children."""
+        needed: dict[int, int] = {}  # by child: the first parent that is not known to have ended
+        pages: set[int] = set()
+        for child in waiting:
+            found = tracked.look(child, fresh, page_size)
+            if isinstance(found, Change):
+                changes[child] = found
+            elif found:
+                needed[child] = found[0]
+                pages.update(parent for parent in found if parent not in tracked.known)
+        if pages:
+            fresh |= await self.read(tracked, sorted(pages))
+        return [child for child, parent in needed.items() if fresh[parent].has_ended]
+
+    async def read(self, tracked: TrackedWorkflow, indexes: Collection[int]) -> dict[int, NodeState]:
+        """The states of tasks; those that have ended are remembered."""
+        graph = tracked.graph
+        tasks = await self._engine.get_without_values([graph.task_id(index) for index in indexes])
+        states = dict(zip(indexes, map(node_state, tasks), strict=True))
+        missing = [index for index, state in states.items() if state.status is None]
+        states |= dict.fromkeys(await self._on_their_way(graph, missing), NodeState(Status.PENDING))
+        for index, state in states.items():
+            tracked.record(index, state)
+        return states
+
+    async def _on_their_way(self, graph: WorkflowGraph, missing: Sequence[int]) -> set[int]:
+        """Those of the missing tasks that are being submitted, or added by a task that is running."""
+        if not missing:
+            return set()
+        began = await self._engine.now() - SUBMIT_DEADLINE
+        coming = {index for index in missing if graph.stored_from(index) > began}
+        adders = {index: node.added_by for index in missing if (node := graph.nodes[index]).added_by is not None}
+        late = {index: added_by for index, added_by in adders.items() if index not in coming and added_by is not None}
+        unique = sorted({adder for adder, _ in late.values()})
+        tasks = await self._engine.get_without_values([graph.task_id(adder) for adder in unique]) if unique else []
+        states = dict(zip(unique, map(node_state, tasks), strict=True))
+        for index, (adder, attempt) in late.items():
+            if states[adder].status is Status.RUNNING and states[adder].attempt == attempt:
+                coming.add(index)
+        return coming
+
+    async def _apply(self, tracked: TrackedWorkflow, changes: Sequence[Change]) -> dict[int, NodeState]:
+        """Write changes. Returns the tasks that were cancelled."""
+        cancelled: dict[int, NodeState] = {}
+        for start in range(0, len(changes), _APPLY_SIZE):
+            some = changes[start : start + _APPLY_SIZE]
+            for change, done in zip(some, await self._write(some), strict=True):
+                address = node_address(change.id)
+                if done and change.to is Status.CANCELLED and address is not None:
+                    cancelled[address.node] = NodeState(Status.CANCELLED, is_cancelled_by_parent=True)
+        if cancelled:
+            await self.on_cancelled([tracked.graph.task_id(index) for index in cancelled])
+        return cancelled
+
+    async def _write(self, changes: Sequence[Change]) -> list[bool]:
+        """Write changes. A task that was submitted a moment ago may be visible to reads, but not to `apply` yet."""
+        answers = await self._engine.apply(changes)
+        refused = [at for at, done in enumerate(answers) if not done and changes[at].guard is Guard.BLOCKED]
+        if not refused:
+            return answers
+        tasks = await self._engine.get_without_values([changes[at].id for at in refused])
+        again = [at for at, task in zip(refused, tasks, strict=True) if node_state(task).is_blocked]
+        if again:
+            for at, done in zip(again, await self._engine.apply([changes[at] for at in again]), strict=True):
+                answers[at] = done
+        return answers
+
+    async def _close_if_ended(self, tracked: TrackedWorkflow) -> None:
+        """Remove the marker of the workflow if all its tasks have ended."""
+        for page_size in _page_sizes(tracked):
+            page = tracked.unended(page_size)
+            if not page:
+                break
+            states = await self.read(tracked, page)
+            if not states[page[0]].has_ended:
+                return
+        revivable, is_stored = tracked.take_revivable(), True
+        for start in range(0, len(revivable), _PAGE_SIZES[-1]):
+            states = await self.read(tracked, revivable[start : start + _PAGE_SIZES[-1]])
+            is_stored = is_stored and all(state.status is not None for state in states.values())
+        if not tracked.unended(1):
+            await self._close(tracked, is_stored=is_stored)
+
+    async def _close(self, tracked: TrackedWorkflow, *, is_stored: bool) -> None:
+        graph = tracked.graph
+        if is_stored and not graph.is_stored:  # its submission ended before it could write this
+            with suppress(InvalidWorkflow):
+                await extend_graph(self._engine, graph.token, is_stored=True)
+        await self._engine.drop_note(OPEN_WORKFLOWS + graph.token)
+        after = await self.load(graph.token)
+        # A replay, or a task that added others, has just marked it as open.
+        if after is not None and (after.graph.epoch, len(after.graph.nodes)) != (graph.epoch, len(graph.nodes)):
+            await mark_open(self._engine, graph.token, graph.created_at)
+
+    # --- for replays and the monitor
+
+    async def review(self, token: str, replayed: Collection[int] = ()) -> bool:
+        """Read all tasks of a workflow and write what is due. Returns whether all have ended. Raises StorageError.
+
+        Children of the nodes that were `replayed` just now wait for them again.
+        """
+        for _ in range(_MAX_REVIEWS):
+            tracked = await self.load(token)
+            if tracked is None:
+                return True
+            states = await self.states(tracked)
+            changes = decide(tracked.graph, states, replayed)
+            if not changes or not await self._is_replayed(tracked):
+                break
+        else:
+            raise StorageError(f"workflow {token} is being replayed by other processes; try again")
+        await self._apply(tracked, changes)
+        if not all(state.has_ended for state in states.values()):
+            return False
+        await self._close_if_ended(tracked)
+        return True
+
+    async def _is_replayed(self, tracked: TrackedWorkflow) -> bool:
+        """Whether a replay has begun or ended since the workflow was loaded: what was read may no longer hold."""
+        current = await self.load(tracked.graph.token)
+        return current is not None and current.graph.epoch != tracked.graph.epoch
+
+    async def states(self, tracked: TrackedWorkflow) -> dict[int, NodeState]:
+        """The states of all nodes."""
+        unknown = [index for index in range(len(tracked.graph.nodes)) if index not in tracked.known]
+        states = dict(tracked.known)
+        for start in range(0, len(unknown), _PAGE_SIZES[-1]):
+            states |= await self.read(tracked, unknown[start : start + _PAGE_SIZES[-1]])
+        return states
+
+
+def _page_sizes(tracked: TrackedWorkflow) -> Iterator[int]:
+    """How many tasks to read at once: more, the more of them have ended. The last size is repeated."""
+    yield from _PAGE_SIZES
+    yield from repeat(_PAGE_SIZES[-1], len(tracked.graph.nodes))
+
+
+def _needs_others(graph: WorkflowGraph, changes: Sequence[Change], ended: Collection[int]) -> bool:
+    """Whether one of the changes releases a task because of other parents than those that have ended just now."""
+    addresses = (node_address(change.id) for change in changes if change.to is Status.PENDING)
+    released = (address.node for address in addresses if address is not None)
+    return any(parent not in ended for child in released for parent in graph.nodes[child].parents)
+
+
+def state_of_change(change: Change) -> NodeState:
+    """The state of a task after a change that ended it."""
+    return NodeState(change.to)

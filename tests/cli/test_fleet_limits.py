@@ -1,0 +1,34 @@
+"""`qo limit` for all workers together."""
+
+from tests.cli.conftest import Qo
+
+
+def test_limits_of_the_fleet_are_set_shown_and_removed(call: Qo) -> None:
+    call("submit", "--type", "crawl", "--input", "{}")
+    assert "no limits for all workers together" in call("limit").stdout
+    assert (
+        "type crawl: at most 5 at once (set here), 1 task waiting"
+        in call("limit", "--type", "crawl", "--concurrency", "5").stdout
+    )
+    call("limit", "--queue", "mail", "--starts", "100", "--per", "60")
+    call("limit", "--key", "customer_id=42", "--concurrency", "1", "--starts", "2")
+    shown = call("limit").stdout
+    assert "queue mail: at most 100 starts in 60 s (set here)" in shown
+    assert "key customer_id=42: at most 1 at once and 2 starts in 1 s (set here)" in shown
+    assert "type crawl: 5 at once in all workers together" in call("resume").stdout
+    limits = call.json("limit", "--type", "crawl", "--remove")
+    assert [limit["scope"] for limit in limits] == ["queue:mail", "key:customer_id=42"]
+
+
+def test_a_limit_of_the_fleet_that_means_nothing_is_refused(call: Qo) -> None:
+    call("submit", "--type", "crawl", "--input", "{}")
+    for words in (
+        ("--concurrency", "5"),
+        ("--type", "a", "--queue", "b", "--concurrency", "5"),
+        ("--type", "a", "--concurrency", "0"),
+        ("--key", "customer", "--concurrency", "1"),
+        ("--type", "a", "--starts", "1", "--per", "0"),
+        ("--queue", "a"),
+    ):
+        assert call.error("limit", *words, code=2)["error"]
+    assert call.json("limit") == []

@@ -1,0 +1,61 @@
+"""`qo workflow`: list, show, cancel and replay."""
+
+import asyncio
+from typing import Any
+
+import qo
+from qo.client import connect
+from qo.model import WorkflowGraph
+from qo.testing.workflow_histories import planned
+
+
+async def submitted(url: str) -> WorkflowGraph:
+    async with connect(url) as client:
+        return (await client.workflows.submit("import", [planned(), planned(0), planned(0, 1)])).graph
+
+
+async def fail_first(url: str) -> None:
+    async with connect(url, qo.Settings()) as client:
+        (task,) = await client.dequeue("t")
+        for _ in range(task.max_retries + 1):
+            await client.nack(task, "no luck", delay=0)
+            (task,) = await client.dequeue("t") or [task]
+
+
+def work(call: Any, coroutine: Any) -> Any:
+    return asyncio.run(coroutine(call.url))
+
+
+def test_a_workflow_is_drawn_with_the_state_of_each_task(call: Any) -> None:
+    graph = work(call, submitted)
+    shown = call("workflow", "show", graph.id).output.splitlines()
+    assert shown[0] == f"{graph.id} running  1 pending, 2 blocked"
+    assert shown[1:] == [
+        "0 t pending",
+        "└─ 1 t blocked  waits for 1 of 1 task",
+        "   └─ 2 t blocked  after 0  waits for 2 of 2 tasks",
+    ]
+    document = call.json("workflow", "show", graph.id)
+    assert [node["parents"] for node in document["nodes"]] == [[], [0], [0, 1]]
+    assert "it waits for 1 of 1 task of its workflow" in call("explain", graph.task_id(1)).output
+
+
+def test_a_workflow_is_listed_cancelled_and_replayed(call: Any) -> None:
+    call.submit("other")
+    assert "no workflows" in call("workflow", "list").output
+    graph = work(call, submitted)
+    (listed,) = call.json("workflow", "list")["workflows"]
+    assert (listed["id"], listed["status"], listed["total"]) == (graph.id, "running", 3)
+    assert graph.id in call("workflow", "list").output
+    assert call("workflow", "cancel", graph.id).output.strip() == f"cancelled 3 tasks of {graph.id}"
+    assert call.json("workflow", "replay", graph.id) == {"id": graph.id, "replayed": 3}
+    work(call, fail_first)
+    assert "failed" in call("workflow", "show", graph.id).output
+    assert call.json("workflow", "replay", graph.id, "--from", "0")["replayed"] == 3
+
+
+def test_mistakes_have_their_exit_codes(call: Any) -> None:
+    graph = work(call, submitted)
+    assert "there is no workflow" in call.error("workflow", "show", "nothing", code=3)["error"]
+    assert "has no task '9x'" in call.error("workflow", "replay", graph.id, "--from", "9x", code=2)["error"]
+    assert "failed or was cancelled" in call.error("workflow", "replay", graph.id, code=4)["error"]

@@ -1,0 +1,125 @@
+"""Tasks from plain code are indexed and counted in groups. Until then, all that reads or claims tasks finds them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from qo.engines.sqlite import SqliteEngine
+from qo.engines.sqlite.doctor import examine
+from qo.engines.sqlite.file_locks import acquire_locks, release_locks
+from qo.model import CountKey, Filter, PendingKind, Status
+from qo.testing import ManualClock
+from qo.testing.samples import claim, claim_request, new, task_id
+from tests.engines.direct_writers import direct, opened, rows
+from tests.engines.sqlite_engines import clock, connection, engine
+
+__all__ = ["clock", "engine"]  # fixtures
+
+
+@pytest.fixture
+async def added(engine: SqliteEngine) -> list[str]:
+    """The ids of three tasks in the order of their submits: two that are due, and one that is not."""
+    await engine.add([new("first")])
+    await claim(engine)
+    for n, delay in enumerate((0.0, 0.0, 5.0)):
+        await asyncio.to_thread(engine.add_directly, [new(n, delay=delay, priority=6)])
+    return [task_id(n) for n in range(3)]
+
+
+def unindexed(engine: SqliteEngine) -> int:
+    count: int = connection(engine, 1).execute("SELECT count(*) FROM tasks WHERE ready = 2").get
+    return count
+
+
+async def test_counts_and_listings_contain_them(engine: SqliteEngine, added: list[str]) -> None:
+    assert unindexed(engine) == 3
+    assert (await engine.count())[CountKey("q", "t", Status.PENDING, 6)] == 3
+    for where in (Filter(), Filter(statuses=(Status.PENDING,)), Filter(queues=("q",), types=("t",))):
+        found = [task.id for task in await engine.find(where, limit=9)]
+        assert [id for id in found if id != task_id("first")] == added[::-1]
+    coming = Filter(statuses=(Status.PENDING,), pending=(PendingKind.SCHEDULED,))
+    assert [task.id for task in await engine.find(coming, limit=9)] == added[2:]
+    assert await engine.find(Filter(statuses=(Status.RUNNING,), types=("other",)), limit=9) == []
+    assert unindexed(engine) == 3, "reading indexed them"
+
+
+async def test_a_claim_takes_them_in_order(engine: SqliteEngine, clock: ManualClock, added: list[str]) -> None:
+    assert [task.id for task in await claim(engine, limit=9)] == added[:2]
+    assert unindexed(engine) == 0
+    clock.advance(6)
+    assert [task.id for task in await claim(engine, limit=9)] == added[2:]
+    assert (await engine.count())[CountKey("q", "t", Status.RUNNING, 6)] == 4
+
+
+async def test_doctor_finds_no_fault(engine: SqliteEngine, tmp_path: Path, added: list[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'qo.db'}"
+    assert added and not [finding for finding in await examine(url) if finding.ok is False]
+    connection(engine).execute("UPDATE tasks SET ready = 1 WHERE id = ?", (added[2],))  # the others are never indexed
+    names = [finding.name for finding in await examine(url) if finding.ok is False]
+    assert {"counts", "states"} <= {*names}
+
+
+@pytest.fixture
+async def engines(tmp_path: Path) -> AsyncIterator[tuple[SqliteEngine, SqliteEngine]]:
+    """Two engines on one file, with lanes for the types `t` and `u`, and nothing to claim."""
+    pair = SqliteEngine(tmp_path / "qo.db"), SqliteEngine(tmp_path / "qo.db")
+    for each in pair:
+        await each.open()
+    await pair[0].add([new("first"), new("second", type="u")])
+    assert len(await claim(pair[0], types=("t", "u"), limit=2)) == 2
+    yield pair
+    for each in pair:
+        await each.close()
+
+
+async def test_another_engine_that_waits_is_woken(engines: tuple[SqliteEngine, SqliteEngine]) -> None:
+    ours, theirs = engines
+    waiting = asyncio.create_task(theirs.wait(claim_request(types=("t",)), 600.0))
+    await asyncio.to_thread(ours.add_directly, [new(1, type="u")])
+    assert not (await asyncio.wait([waiting], timeout=0.3))[0], "woken for a type that it did not ask for"
+    await asyncio.to_thread(ours.add_directly, [new(2)])
+    await asyncio.wait_for(waiting, 20)
+    assert unindexed(ours) == 2, "waiting indexed them"
+    assert [task.id for task in await claim(theirs, types=("t",))] == [task_id(2)]
+
+
+async def test_a_wait_ends_when_one_of_them_is_due(engines: tuple[SqliteEngine, SqliteEngine]) -> None:
+    ours, theirs = engines
+    await asyncio.to_thread(ours.add_directly, [new(1, delay=0.3)])
+    await asyncio.wait_for(theirs.wait(claim_request(types=("t",)), 600.0), 20)
+    assert [task.id for task in await claim(theirs, types=("t",))] == [task_id(1)]
+
+
+def test_a_long_row_of_them_is_indexed_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "qo.db"
+    with opened(path) as engine:
+        highest = 0
+        for n in range(400):
+            engine.add_directly([new(n)])
+            highest = max(highest, unindexed(engine))
+        assert highest == 128
+    assert len(rows(path)) == 401
+
+
+def test_a_large_payload_is_indexed_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "qo.db") as engine:
+        asyncio.run(engine.add([new("indexes all")]))
+        engine.add_directly([new(1, payload=b'"%s"' % (b"x" * 10_000))])
+        assert unindexed(engine) == 0
+
+
+def test_a_connection_for_callers_that_opens_keeps_the_lock_of_the_writer(tmp_path: Path) -> None:
+    """It opens in a transaction of the writer, which may contain writes of others."""
+    path = tmp_path / "qo.db"
+    with opened(path), direct(path) as (connection, _):
+        locks = acquire_locks(path)
+        try:
+            locks.begin_write(locks)
+            locks.borrow_steps(f"{path}-shm")
+            assert not connection.add(new("beside the writer"), 0.0)
+            locks.end_write()
+            assert connection.add(new("after the writer"), 0.0)
+        finally:
+            release_locks(locks, lambda: None)

@@ -1,0 +1,26 @@
+"""A monitor frees the slots that crashed workers left, and keeps those of running attempts."""
+
+import msgspec
+
+from qo.client import Client
+from qo.fleet_limits.limit_state import Holder, LimitState
+from qo.fleet_limits.rules import state_note
+from qo.model import ANY, cancel, complete
+from qo.monitor import Monitor, MonitorSettings
+from qo.notes import read
+from qo.testing.samples import claim, new, task_id
+
+
+async def test_a_sweep_removes_the_holders_whose_attempts_are_over(client: Client) -> None:
+    await client.engine.add([new(n, group="customer=1") for n in range(4)])
+    tasks = await claim(client.engine, takes_groups=True, lease=600.0)
+    holders = {task.id: Holder(task.attempt, "w1") for task in tasks}
+    holders[task_id(9)] = Holder(1, "gone")  # its task was deleted
+    state = LimitState(scope="type:t", holders={"customer=1": holders})
+    await client.engine.write_note(state_note("type:t"), msgspec.json.encode(state), expected=ANY)
+    done, _, cancelled, _ = tasks
+    assert await client.engine.apply([complete(done), cancel(cancelled.id)]) == [True, True]
+    await Monitor(client, MonitorSettings(), id="m").check_once()
+    left = (await read(client.engine, state_note("type:t"), LimitState)).holders["customer=1"]
+    # The handler of a cancelled task may still run for some seconds.
+    assert left.keys() == {task.id for task in tasks if task is not done}

@@ -1,0 +1,193 @@
+"""Replays of parents, while their children wait, retry or start, and while other processes decide."""
+
+import pytest
+
+from qo.client import Client
+from qo.codec import decode_value
+from qo.encryption import Encrypted, EncryptedEngine
+from qo.engines.memory import MemoryEngine
+from qo.model import (
+    FILLS_RESULTS,
+    PendingKind,
+    Status,
+    Task,
+    WorkflowGraph,
+    after_error,
+    cancel,
+    complete,
+    fail,
+    release,
+    replay,
+    replay_finished,
+)
+from qo.testing.clock import ManualClock
+from qo.testing.samples import claim, claim_one
+from qo.testing.workflow_histories import planned
+from qo.testing.workflow_store import MeddlingStore, WorkflowStore
+from qo.workflows import OPEN_WORKFLOWS, WorkflowTracker, extend_graph
+
+
+@pytest.fixture
+def store() -> WorkflowStore:
+    clock = ManualClock()
+    return WorkflowStore(MemoryEngine(clock), clock)
+
+
+async def _complete(store: WorkflowStore, result: bytes = b"7") -> Task:
+    task = await claim_one(store.client.engine)
+    await store.client.engine.apply([complete(task, result)])
+    return task
+
+
+async def _kinds(store: WorkflowStore, graph: WorkflowGraph) -> list[PendingKind | None]:
+    return [node.pending_kind for node in (await store.client.workflows.read(graph.id)).nodes]
+
+
+async def _claim_unfilled(store: WorkflowStore) -> list[Task]:
+    return await claim(store.engine, capabilities=frozenset({FILLS_RESULTS}))
+
+
+async def test_a_worker_of_an_older_build_does_not_get_a_task_that_needs_results(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    await _complete(store)
+    assert await claim(store.engine) == []
+    await _child_runs_with(store, graph, 7)
+
+
+async def _child_runs_with(store: WorkflowStore, graph: WorkflowGraph, result: int) -> None:
+    child = await claim_one(store.client.engine)
+    assert (child.id, decode_value(child.payload)) == (graph.task_id(1), {"results": [result]})
+
+
+async def test_a_released_child_waits_for_its_replayed_parent(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    await _complete(store)
+    await store.client.workflows.replay(graph.id, [0])
+    assert await _kinds(store, graph) == [PendingKind.READY, PendingKind.BLOCKED]
+    assert (await _complete(store, b"8")).id == graph.task_id(0)
+    await _child_runs_with(store, graph, 8)
+
+
+async def test_a_child_that_is_retried_waits_for_its_replayed_parent(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    await _complete(store)
+    child = await claim_one(store.client.engine)
+    await store.client.engine.apply([after_error(child, "again", random=0.5, after=0.0)])
+    await store.client.engine.apply([replay_finished(graph.task_id(0))])
+    assert await _kinds(store, graph) == [PendingKind.READY, PendingKind.BLOCKED]
+    assert (await _complete(store, b"8")).id == graph.task_id(0)
+    await _child_runs_with(store, graph, 8)
+
+
+async def test_a_child_that_is_claimed_while_its_parent_runs_again_is_handed_back(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    await _complete(store)
+    await extend_graph(store.engine, graph.token, (), epoch=1)
+    await store.engine.apply([replay_finished(graph.task_id(0))])  # the process dies before it blocks the child
+    (parent,) = await claim(store.client.engine)
+    assert await claim(store.client.engine) == []
+    assert (await _kinds(store, graph))[1] is PendingKind.BLOCKED
+    await store.client.engine.apply([complete(parent, b"8")])
+    await _child_runs_with(store, graph, 8)
+
+
+async def test_a_child_is_not_left_blocked_if_its_parent_completes_while_it_is_handed_back(
+    store: WorkflowStore,
+) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    await _complete(store)
+    await extend_graph(store.engine, graph.token, (), epoch=1)
+    await store.engine.apply([replay_finished(graph.task_id(0))])
+    child, parent = sorted(await _claim_unfilled(store), key=lambda task: task.id == graph.task_id(0))
+    await store.engine.apply([release(child)])
+    meddling = MeddlingStore(store.engine)
+
+    async def complete_parent() -> None:
+        await store.client.engine.apply([complete(parent, b"8")])
+
+    meddling.before_apply = complete_parent
+    assert await claim(Client(meddling, clock=store.clock).engine) == []
+    await _child_runs_with(store, graph, 8)
+
+
+async def test_a_retry_without_the_result_of_a_deleted_parent_fails(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    await _complete(store)
+    await store.client.engine.delete([graph.task_id(0)])
+    assert await claim(store.client.engine) == []
+    view = await store.client.workflows.read(graph.id)
+    assert view.nodes[1].status is Status.FAILED and "was deleted" in (view.nodes[1].error or "")
+
+
+async def test_what_was_read_during_a_replay_is_forgotten(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(), planned(), planned(0, 1, 2))
+    first, second, third = await claim(store.client.engine)
+    await store.client.engine.apply([complete(first)])
+    other, meddling = Client(store.engine, clock=store.clock), MeddlingStore(store.engine)
+
+    async def complete_second() -> None:
+        await other.engine.apply([complete(second)])
+
+    meddling.before_apply = complete_second
+    await Client(meddling, clock=store.clock).replay(first.id, completed=True)
+    await other.engine.apply([complete(third)])
+    assert (await _kinds(store, graph))[3] is PendingKind.BLOCKED
+    assert [task.id for task in await claim(store.engine)] == [first.id]
+
+
+async def test_a_workflow_stays_open_if_it_is_closed_while_a_task_is_replayed(store: WorkflowStore) -> None:
+    await store.submit(planned(), planned())
+    first, second = await claim(store.client.engine)
+    await store.client.engine.apply([complete(first)])
+    meddling = MeddlingStore(store.engine)
+
+    async def complete_second() -> None:
+        await store.client.engine.apply([complete(second)])
+
+    meddling.before_apply = complete_second
+    await Client(meddling, clock=store.clock).replay(first.id, completed=True)
+    assert len(await store.engine.notes(OPEN_WORKFLOWS)) == 1
+
+
+@pytest.mark.parametrize("is_review", [True, False])
+async def test_a_decision_is_dropped_if_a_parent_is_replayed_before_it_is_written(
+    store: WorkflowStore, *, is_review: bool
+) -> None:
+    graph = await store.submit(planned(), planned(), planned(0, 1))
+    first, second = await claim(store.client.engine)
+    await store.client.engine.apply([complete(first)])
+    meddling = MeddlingStore(store.engine)
+
+    async def replay_first() -> None:
+        await store.client.replay(first.id, completed=True)
+
+    meddling.after_get = replay_first
+    if is_review:
+        await store.engine.apply([complete(second)])
+        await WorkflowTracker(meddling).review(graph.token)
+    else:
+        await Client(meddling, clock=store.clock).engine.apply([complete(second)])
+    assert await _kinds(store, graph) == [PendingKind.READY, None, PendingKind.BLOCKED]
+
+
+async def test_a_child_that_a_user_cancels_after_a_replay_stays_cancelled(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0))
+    await store.client.engine.apply([fail(await claim_one(store.client.engine), "no")])
+    assert await store.client.apply([replay(graph.task_id(0)), replay(graph.task_id(1))]) == [True, True]
+    await store.client.engine.apply([cancel(graph.task_id(1))])
+    await store.check()
+    assert await store.statuses(graph) == [Status.PENDING, Status.CANCELLED]
+
+
+async def test_a_worker_without_the_key_of_a_result_hands_the_child_back(store: WorkflowStore) -> None:
+    def client(*keys: str) -> Client:
+        return Client(EncryptedEngine(store.engine, Encrypted(keys=list(keys))), clock=store.clock)
+
+    old_key, new_key = Encrypted.new_key(), Encrypted.new_key()
+    old, both = client(old_key), client(new_key, old_key)
+    graph = (await old.workflows.submit("flow", [planned(), planned(0, bound=True)])).graph
+    await both.engine.apply([complete(await claim_one(both.engine), b"7")])
+    assert await claim(old.engine) == []
+    assert await store.statuses(graph) == [Status.COMPLETED, Status.PENDING]
+    store.clock.advance(120.0)
+    assert decode_value((await claim_one(both.engine)).payload) == {"results": [7]}
