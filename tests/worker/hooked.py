@@ -105,5 +105,28 @@ def hangs_in_a_loop() -> None:
     asyncio.run(check_often())
 
 
+def swallows_one_exception() -> None:
+    async def wait_behind_a_callback() -> None:
+        asyncio.get_running_loop().call_soon(_wait)  # the loop logs what a callback raises, and continues
+        while not never.is_set():
+            await asyncio.sleep(0.01)
+
+    asyncio.run(wait_behind_a_callback())
+
+
+def cleans_up() -> None:
+    try:
+        _wait()
+    finally:
+        for _ in range(50):
+            never.wait(0.01)
+        _record("cleaned up")
+
+
+def _wait() -> None:
+    while not never.wait(0.01):
+        pass
+
+
 def bad() -> None:
     raise ValueError("bad")

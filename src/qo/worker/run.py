@@ -29,6 +29,7 @@ from qo.running_task import ProgressReport
 from qo.tasks import Handler
 from qo.worker.attempt_loop import AttemptLoop
 from qo.worker.process_exit import Exited
+from qo.worker.thread_exception import ThreadException
 
 log = logging.getLogger("qo.worker")
 
@@ -66,7 +67,6 @@ class Run:
         "done",
         "ended",
         "ends_at",
-        "exception_pending",
         "executor",
         "handle",
         "handler",
@@ -81,6 +81,7 @@ class Run:
         "start_by",
         "start_reported",
         "task",
+        "thread_exception",
         "timed_out",
     )  # fmt: skip
 
@@ -105,7 +106,7 @@ class Run:
         self.loop: AttemptLoop | None = None  # on which the middleware of a plain function runs
         self.timed_out = False
         self.cancelled = False  # the worker cancelled it
-        self.exception_pending = False  # an exception set for its thread must be cleared if the run ends first
+        self.thread_exception: ThreadException | None = None  # raised in its thread by a cancellation
         self.abandoned = False  # its executor no longer waits for the handler
         self.recalled = False  # a pause came before its handler began, so it must not start
         self.settled = False  # later reports of this run are ignored

@@ -1,6 +1,5 @@
 """Runs plain functions in threads. A thread cannot be killed, so one that ignores its cancellation is abandoned."""
 
-import ctypes
 import logging
 import os
 import threading
@@ -19,6 +18,7 @@ from qo.tasks import Executor
 from qo.worker.attempt_loop import AttemptLoop, call_without_loop
 from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, encode_result
 from qo.worker.start_queue import StartQueue
+from qo.worker.thread_exception import ThreadException
 
 log = logging.getLogger("qo.worker")
 
@@ -101,7 +101,7 @@ class ThreadExecutor:
         self._live.add(run)
         outcome: RunOutcome | None = None
         error: BaseException | None = None
-        while True:  # the exception of `cancel` may be raised anywhere up to the end of `_finish`, but only once
+        while True:  # the exception of `cancel` may be raised anywhere up to the end of `_finish`
             try:
                 if error is not None and outcome is None:
                     outcome = run.outcome_of(error)
@@ -123,7 +123,11 @@ class ThreadExecutor:
         return ours
 
     def tick(self) -> None:
-        """Use more threads if a run waits and none has ended since the last call, because runs are not quick."""
+        """Use more threads if a run waits and none has ended since the last call, because runs are not quick.
+
+        Cancel runs again whose exception was swallowed.
+        """
+        self._cancel_again()
         if self._ended == self._ended_before and self._queue.is_next(self):
             self._usual = _SLOW_RUN
             self._queue.dispatch()
@@ -133,8 +137,8 @@ class ThreadExecutor:
         """End the run, so that no exception is raised in this thread later. Returns False if it was abandoned."""
         with self._guard:
             self._live.discard(run)
-            if run.exception_pending:
-                _raise_in_thread(threading.get_ident(), None)
+            if run.thread_exception is not None:
+                run.thread_exception.clear()
             return not run.abandoned
 
     def _open_state(self) -> object:
@@ -170,10 +174,15 @@ class ThreadExecutor:
         """Raise TimedOut or Cancelled in the run's thread. It takes effect after a blocking C call has returned."""
         with self._guard:
             if run in self._live and isinstance(run.handle, int):
-                run.exception_pending = True
-                _raise_in_thread(run.handle, TimedOut if run.timed_out else Cancelled)
-                if run.loop is not None:
-                    run.loop.wake()
+                run.thread_exception = ThreadException(run.handle, TimedOut if run.timed_out else Cancelled)
+                run.thread_exception.set()
+                _wake(run)
+
+    def _cancel_again(self) -> None:
+        with self._guard:
+            for run in self.live():
+                if run.thread_exception is not None and run.thread_exception.set_again_if_swallowed():
+                    _wake(run)
 
     def abandon(self, run: Run) -> None:
         """Stop waiting for the run's handler and release its slot. Its thread ends when the handler returns."""
@@ -197,7 +206,6 @@ class ThreadExecutor:
         """Threads are not waited for: their handlers may run on, and idle threads have nothing left to do."""
 
 
-def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise `kind` in another thread; None clears an exception that was not raised yet."""
-    exception = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)
+def _wake(run: Run) -> None:
+    if run.loop is not None:
+        run.loop.wake()
