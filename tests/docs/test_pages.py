@@ -96,6 +96,8 @@ KEYWORDS = {
     "add": SCHEDULE,
     "RetryPolicy": set(qo.RetryPolicy.__struct_fields__),
     "Unique": set(Unique.__struct_fields__),
+    "Limit": set(qo.Limit.__struct_fields__),
+    "group": parameters(qo.group),
     "Retry": parameters(qo.Retry),
     "result": parameters(qo.SyncTaskHandle.result),
     "aresult": parameters(qo.SyncTaskHandle.aresult),
