@@ -23,7 +23,7 @@ help:  ## show this help
 demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, a schedule, progress, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
 
-# The theme announces its successor on every build; the version is pinned, so the message is of no use here.
+# The theme prints an advertisement for its successor on every build. The version is pinned, so silence it.
 docs: $(VENV)/documenter  ## build the documentation site in build/site, with the Python API from the code
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict
 	@echo "open build/site/index.html"
