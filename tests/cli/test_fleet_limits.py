@@ -1,11 +1,11 @@
-"""`qo limit` for all workers together."""
+"""`qo limit` across all workers."""
 
 from tests.cli.conftest import Qo
 
 
-def test_limits_of_the_fleet_are_set_shown_and_removed(call: Qo) -> None:
+def test_fleet_limits_are_set_shown_and_removed(call: Qo) -> None:
     call("submit", "--type", "crawl", "--input", "{}")
-    assert "no limits for all workers together" in call("limit").stdout
+    assert "no limits across all workers" in call("limit").stdout
     assert (
         "type crawl: at most 5 at once (set here), 1 task waiting"
         in call("limit", "--type", "crawl", "--concurrency", "5").stdout
@@ -15,12 +15,12 @@ def test_limits_of_the_fleet_are_set_shown_and_removed(call: Qo) -> None:
     shown = call("limit").stdout
     assert "queue mail: at most 100 starts in 60 s (set here)" in shown
     assert "key customer_id=42: at most 1 at once and 2 starts in 1 s (set here)" in shown
-    assert "type crawl: 5 at once in all workers together" in call("resume").stdout
+    assert "type crawl: 5 at once across all workers" in call("resume").stdout
     limits = call.json("limit", "--type", "crawl", "--remove")
     assert [limit["scope"] for limit in limits] == ["queue:mail", "key:customer_id=42"]
 
 
-def test_a_limit_of_the_fleet_that_means_nothing_is_refused(call: Qo) -> None:
+def test_a_fleet_limit_that_means_nothing_is_refused(call: Qo) -> None:
     call("submit", "--type", "crawl", "--input", "{}")
     for words in (
         ("--concurrency", "5"),

@@ -174,9 +174,7 @@ def archive(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
 @click.command("delete", epilog=_examples("delete", "--status archived --older-than 30d --yes"))
 @common
 @selection_options(_DELETE, "all finished; with --cancel: pending")
-@option(
-    "--cancel", "cancel_first", is_flag=True, help="Cancel pending tasks first, such as those that wait for a retry."
-)
+@option("--cancel", "cancel_first", is_flag=True, help="Cancel pending tasks first, such as retrying ones.")
 def delete(call: Invocation, ids: tuple[str, ...], *, cancel_first: bool, **options: Any) -> int:
     """Delete finished tasks and their history. This cannot be undone.
 

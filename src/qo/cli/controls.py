@@ -22,7 +22,7 @@ _TYPES = option("--type", "types", type=TYPES, multiple=True, help="Only these t
 
 
 class FleetOptions(TypedDict):
-    """The options of `qo limit` for all workers together."""
+    """The options of `qo limit` for limits across all workers."""
 
     queue: str | None
     key: str | None
@@ -63,10 +63,10 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
         "qo limit 5 --type send_email",
         "qo limit 0        # no limit",
         "qo limit --max-types 2000",
-        "qo limit --type send_email --concurrency 20    # in all workers together",
+        "qo limit --type send_email --concurrency 20    # across all workers",
         "qo limit --key customer_id=42 --starts 100 --per 60",
         "qo limit --type send_email --remove",
-        "qo limit          # shows the limits, and who holds their slots",
+        "qo limit          # shows the limits, and which workers hold their slots",
     ),
 )
 @common
@@ -76,25 +76,28 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
     "--max-types",
     type=click.IntRange(0, 10_000),
     metavar="N",
-    help="How many types of unfinished tasks a queue may have; 0 for no limit.  [default: 1000]",
+    help="How many types with unfinished tasks a queue may have; 0 for no limit.  [default: 1000]",
 )
-@option("--queue", metavar="NAME", help="Limit all workers together for the tasks of this queue.")
-@option("--key", metavar="NAME=VALUE", help="Limit all workers together for one value of an argument.")
+@option("--queue", metavar="NAME", help="Limit the tasks of this queue, across all workers.")
+@option("--key", metavar="NAME=VALUE", help="Limit the tasks with this value of an argument, across all workers.")
 @option(
-    "--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Tasks that all workers together run at once."
+    "--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Tasks that run at once, across all workers."
 )
 @option(
-    "--starts", type=click.IntRange(1, 1_000_000), metavar="N", help="Tasks that all workers together start in --per."
+    "--starts",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="Tasks that start within --per, across all workers.",
 )
-@option("--per", type=float, default=1.0, metavar="SECONDS", help="The time for --starts.  [default: 1]")
-@option("--remove", is_flag=True, help="Remove the limit of all workers together; that of the code holds again.")
+@option("--per", type=float, default=1.0, metavar="SECONDS", help="The period of --starts.  [default: 1]")
+@option("--remove", is_flag=True, help="Remove a limit that was set here, and restore the limit in the code.")
 def limit(
     call: Invocation, rate: float | None, type_: str | None, max_types: int | None, **fleet: Unpack[FleetOptions]
 ) -> None:
     """Let each worker start at most RATE tasks per second, of all types or of one; 0 removes the limit.
 
-    With --concurrency or --starts the limit is for all workers together, of a type, a queue or one value of an
-    argument. Without options the limits of all workers together are shown.
+    --concurrency and --starts limit a type, a queue or one value of an argument across all workers. Without options,
+    the command shows these limits.
     """
     if fleet["concurrency"] or fleet["starts"] or fleet["remove"]:
         _limit_fleet(call, type_, fleet)
@@ -147,9 +150,9 @@ def _show_limits(call: Invocation, limits: list[LimitStatus]) -> None:
         call.print_json([msgspec.to_builtins(each) for each in limits])
         return
     if not limits:
-        call.console.print(Text("no limits for all workers together", style="green"))
+        call.console.print(Text("no limits across all workers", style="green"))
     for each in limits:
-        source = "set here" if each.is_live else "by the code"
+        source = "set here" if each.is_live else "in the code"
         waits = "" if each.waiting is None else f", {plural(each.waiting)} waiting"
         line = f"{each.scope.replace(':', ' ', 1)}: {each.numbers} ({source}){waits}"
         call.console.print(Text(clean(line), style="cyan"), soft_wrap=True)
@@ -200,11 +203,11 @@ def controls_lines(controls: Controls) -> list[Text]:
         numbers += f" {limit.rate:g} starts in {limit.per:g} s" if limit.rate else ""
         lines.append(
             Text(
-                clean(f"{scope.replace(':', ' ', 1)}: {numbers.strip() or 'no limit'} in all workers together"),
+                clean(f"{scope.replace(':', ' ', 1)}: {numbers.strip() or 'no limit'} across all workers"),
                 style="cyan",
             )
         )
     if controls.max_types is not None:
         text = f"at most {plural(controls.max_types, 'type')}" if controls.max_types else "any number of types"
-        lines.append(Text(f"a queue may have {text} of unfinished tasks", style="cyan"))
+        lines.append(Text(f"a queue may have {text} with unfinished tasks", style="cyan"))
     return lines

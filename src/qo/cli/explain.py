@@ -17,7 +17,7 @@ from qo.terminal_text import clean
 @common
 @click.argument("ids", nargs=-1, required=True, type=TASK_ID, metavar="ID...")
 def command(call: Invocation, ids: tuple[str, ...]) -> None:
-    """Say why tasks wait: paused, due later, no worker for the type or capability, all slots busy, tasks before it.
+    """Explain why tasks wait: paused, due later, no worker for the type or capability, all slots busy, others ahead.
 
     With --json: an object for one id, a list for several. A reason has a `kind`, a `text`, and `is_blocking`, which is
     true if the task does not start before the reason is gone.

@@ -54,7 +54,7 @@ def run_now(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
 def reschedule(
     call: Invocation, ids: tuple[str, ...], *, run_at: str | None, delay: float | None, **options: Any
 ) -> int:
-    """Let pending tasks become due at another time. A time in the past means now."""
+    """Change when pending tasks become due. A time in the past means now."""
     if (run_at is None) == (delay is None):
         raise click.UsageError("Pass the new time with --at TIME or with --in DURATION.")
     at = parse_instant("--at", run_at) if run_at is not None else system_clock() + (delay or 0.0)

@@ -34,7 +34,7 @@ def age(seconds: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: 12 ms, 3.2 s, 5 m 3 s, 2 h 5 m."""
+    """Seconds as readable text: 12 ms, 3.2 s, 5 m 3 s, 2 h 5 m."""
     if seconds is None:
         return ""
     if seconds < 0:

@@ -91,7 +91,7 @@ def show(call: Invocation, name: str) -> None:
 )
 @option("--queue", metavar="NAME", default="default", help="Queue of the tasks.")
 @option("--priority", metavar="LEVEL", default="medium", help=f"0 to 9, lower first; {PRIORITIES}.")
-@option("--timeout", type=DURATION, default=TIMEOUT, help="Time limit of one attempt.")
+@option("--timeout", type=DURATION, default=TIMEOUT, help="Maximum duration of one attempt.")
 @option("--max-retries", type=int, metavar="N", default=MAX_RETRIES, help="Retries before a task fails permanently.")
 @option("--fair-by", metavar="NAME", help="Argument whose value is the group of the tasks.")
 @option("--jitter", type=DURATION, help="Let each task be due up to this much after its fire time.")

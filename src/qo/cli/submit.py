@@ -46,7 +46,7 @@ _EXAMPLES = examples(
 @option("--delay", type=DURATION, help="Run the task after this delay: 90, 90s, 5m, 2h, 7d.")
 @option("--run-at", metavar="TIME", help="Run the task at this ISO 8601 time; UTC unless it has an offset.")
 @option("--max-retries", type=int, metavar="N", default=MAX_RETRIES, help="Retries before the task fails permanently.")
-@option("--timeout", type=DURATION, default=TIMEOUT, help="Time limit of one attempt.")
+@option("--timeout", type=DURATION, default=TIMEOUT, help="Maximum duration of one attempt.")
 @option(
     "--needs", type=Names("needs"), multiple=True, help="Capabilities that a worker must have; repeat, or use commas."
 )

@@ -1,4 +1,4 @@
-"""Ids of tasks on the command line: whole, or the beginning of one that only one task has."""
+"""Task ids on the command line: complete, or a unique prefix."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +18,7 @@ _PAGE_SIZE = 500
 _MAX_SHOWN = 5
 _PREFIX = re.compile(r"[0-9a-f][0-9a-f-]*")
 _TIME_DIGITS = 11  # hexadecimal digits of milliseconds after the first digit of an id
-_SLACK = 3600.0  # seconds by which the clock of a producer may differ from that of the store
+_SLACK = 3600.0  # seconds by which a producer's clock may differ from the store's
 
 
 class TaskId(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click

@@ -22,7 +22,7 @@ _POLL_INTERVAL = 1.0  # seconds
 @option("--attempt", type=click.IntRange(1), help="Only this attempt.  [default: all]")
 @option("--follow", is_flag=True, help="Print each attempt when it ends, until the task has finished.")
 def command(call: Invocation, given_id: str, *, attempt: int | None, follow: bool) -> None:
-    """Show what the handler of a task has logged: the last 100 lines or 16 KiB of each attempt.
+    """Show what a task's handler logged: the last 100 lines or 16 KiB of each attempt.
 
     The lines are stored when an attempt ends. Attempts that were cancelled or whose worker died have none.
     """

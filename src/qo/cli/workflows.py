@@ -94,9 +94,11 @@ def cancel(call: Invocation, workflow_id: str) -> None:
 )
 @common
 @click.argument("workflow_id", metavar="ID")
-@option("--from", "start", multiple=True, help="The number or id of a task: run it and all that depends on it again.")
+@option(
+    "--from", "start", multiple=True, help="The number or id of a task: rerun it and everything that depends on it."
+)
 def replay(call: Invocation, workflow_id: str, start: tuple[str, ...]) -> None:
-    """Run the tasks of a workflow again that failed or were cancelled. Tasks that depend on them follow."""
+    """Rerun the tasks of a workflow that failed or were cancelled. Tasks that depend on them follow."""
     chosen = [int(each) if each.isdecimal() and len(each) <= len("10000") else each for each in start]
 
     async def work(client: Client) -> int:
