@@ -88,14 +88,14 @@ def test_a_limit_for_all_workers_is_set_shown_and_removed(seen: Seen):
     page.locator("dialog input[type=number]").first.fill("5")
     seen.picture("fleet-limit")
     seen.dialog("Set")
-    expect(page.locator(".notice")).to_contain_text("type greet: at most 5 at once in all workers together.")
+    expect(page.locator(".notice")).to_contain_text("type greet: at most 5 at once across all workers.")
     fleet = seen.queue.get("overview")["controls"]["fleet"]
     assert fleet == {"type:greet": {"concurrency": 5, "rate": 0.0, "per": 1.0}}
     page.get_by_role("button", name="Fleet limit").click()
     page.locator("dialog input[type=text]").fill("greet")
     page.locator("dialog input[type=number]").first.fill("0")
     seen.dialog("Set")
-    expect(page.locator(".notice").get_by_text("in all workers together")).to_have_count(0)
+    expect(page.locator(".notice").get_by_text("across all workers")).to_have_count(0)
 
 
 def test_the_limit_on_types_is_shown_set_and_lifted(seen: Seen):

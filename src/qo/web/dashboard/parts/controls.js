@@ -52,7 +52,7 @@ export async function limitRate(source, {types, limit, limits, type = ''}) {
   return control(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks${which} per second.` : `Rate limit${which} removed.`);
 }
 
-/** A limit for all workers together. `known`: the numbers of the limits that are set, by scope. An error keeps the dialog open. */
+/** A limit across all workers. `known`: the numbers of the limits that are set, by scope. An error keeps the dialog open. */
 export async function limitFleet(source, {known}) {
   const kinds = [['type', 'a type'], ['queue', 'a queue'], ['key', 'one value of an argument']];
   const kind = h('select', {}, kinds.map(([value, label]) => h('option', {value}, label)));
@@ -65,11 +65,11 @@ export async function limitFleet(source, {known}) {
   };
   for (const changed of [kind, name]) changed.addEventListener('input', renew);
   const given = await dialog({
-    title: 'Limit for all workers together',
+    title: 'Limit across all workers',
     body: [
       field('For', kind), field('Name', name),
       field('Tasks that run at once', concurrency, '0 means no limit.'), field('Tasks that start', rate, '0 means no limit.'), field('within seconds', per),
-      h('p', {}, 'With both limits 0, the limit of the code holds again.'),
+      h('p', {}, 'Set both limits to 0 to restore the limit in the code.'),
     ],
     confirm: {label: 'Set', value: async () => {
       const numbers = {concurrency: Number(concurrency.value), rate: Number(rate.value), per: Number(per.value)};
@@ -79,7 +79,7 @@ export async function limitFleet(source, {known}) {
     }},
   });
   if (!given) return false;
-  say(given.remove ? `The limit of ${name.value} is that of the code.` : `${name.value}: ${fleetNumbers(given)} in all workers together.`);
+  say(given.remove ? `The limit of ${name.value} in the code applies again.` : `${name.value}: ${fleetNumbers(given)} across all workers.`);
   return true;
 }
 
@@ -96,7 +96,7 @@ export async function limitTypes(source, {queues, limit}) {
     title: 'Type limit',
     body: [
       h('p', {}, `Current limit: ${limit ? plural(limit, 'type') : 'none'}. The largest queue has unfinished tasks of ${plural(most, 'type')}.`),
-      field('Types of unfinished tasks per queue', input, `0 means no limit. The default is ${number(DEFAULT_TYPE_LIMIT)}. Producers apply it within a minute.`),
+      field('Types with unfinished tasks per queue', input, `0 means no limit. The default is ${number(DEFAULT_TYPE_LIMIT)}. Producers apply it within a minute.`),
     ],
     confirm: {label: 'Set', value: async () => {
       const wanted = typeLimitOf(input.value);

@@ -1,4 +1,4 @@
-// The limit of types of unfinished tasks per queue, with the numbers of qo/notes.py and POST /api/v1/controls/max-types.
+// The limit of types with unfinished tasks per queue, with the numbers of qo/notes.py and POST /api/v1/controls/max-types.
 
 export const DEFAULT_TYPE_LIMIT = 1000;
 const MAX_TYPE_LIMIT = 10_000;

@@ -10,9 +10,9 @@ export const WORKFLOW_ACTIONS = {
   cancel: {label: 'Cancel workflow', icon: 'cancel', past: 'cancelled', danger: true,
     what: 'Cancels all tasks that have not ended. Workers that run some of them lose their leases and stop.'},
   replay: {label: 'Replay', icon: 'replay', past: 'replayed', danger: false,
-    what: 'Runs all tasks again that failed or were cancelled. Completed tasks keep their results.'},
+    what: 'Reruns all tasks that failed or were cancelled. Completed tasks keep their results.'},
   replay_from: {label: 'Replay from here', icon: 'replay', past: 'replayed', danger: true,
-    what: 'Runs this task and everything that depends on it again. Completed tasks among them lose their results.'},
+    what: 'Reruns this task and everything that depends on it. Completed tasks among them lose their results.'},
 };
 
 // `start` is {id, type} of a task, for replay_from. Resolves to true if tasks changed.

@@ -70,7 +70,7 @@ export function open({source, refresh}) {
       lines.push(rate ? `${type}: at most ${rate} per second.` : `${type}: no limit, even if the code sets one.`);
     }
     for (const [scope, numbers] of Object.entries(fleet)) {
-      lines.push(`${scope.replace(':', ' ')}: ${fleetNumbers(numbers)} in all workers together.`);
+      lines.push(`${scope.replace(':', ' ')}: ${fleetNumbers(numbers)} across all workers.`);
     }
     return lines.length ? h('ul', {class: 'notice'}, lines.map((line) => h('li', {}, line))) : null;
   }
