@@ -1,4 +1,4 @@
-"""Limits of all workers together over /api/v1."""
+"""Limits across all workers over /api/v1."""
 
 from typing import Any
 

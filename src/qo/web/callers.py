@@ -121,7 +121,7 @@ class LimitedRole(Struct, frozen=True, kw_only=True):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who makes a request. `id` is unique and never reused; `name` is for people."""
+    """Who makes a request. `id` is unique and never reused; `name` is for display."""
 
     id: str
     name: str

@@ -52,7 +52,7 @@ class RequestedAction:
         self.is_unknown = False  # the store may or may not have made part of the change
 
     def add(self, ids: Sequence[str], answers: Sequence[bool]) -> None:
-        """Count those of these tasks that were changed."""
+        """Count the tasks among these that were changed."""
         changed = [task_id for task_id, done in zip(ids, answers, strict=True) if done]
         self.task_ids += changed
         self.count(len(changed))
@@ -139,7 +139,7 @@ class ActionRecorder:
         number: int | None = None,
         outcome: ActionOutcome = "done",
     ) -> None:
-        """Record an action, by default of the caller of the request. Completes even if the request is cancelled."""
+        """Record an action, by default under the caller of the request. Completes even if the request is cancelled."""
         caller = caller or cast("dict[str, Any]", scope)["qo_caller"]
         client = scope.get("client")
         writing = asyncio.create_task(

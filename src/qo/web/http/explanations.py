@@ -24,7 +24,7 @@ class ExplanationView(Struct, frozen=True, kw_only=True):
 
 
 async def explanation_of(request: Request[Any, Any, Any], task: Task) -> ExplanationView:
-    """A token with limits is told about the workers that it sees, and not how many tasks go before."""
+    """A limited token learns only about workers it can see, and not how many tasks are ahead."""
     server = server_of(request)
     engine, now, dead_after = server.client.engine, server.clock(), server.settings.dead_after
     if caller_of(request).limits.is_whole:

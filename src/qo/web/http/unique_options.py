@@ -11,7 +11,7 @@ UniqueBy = list[str] | Literal["args"]  # names of arguments, or all of them
 
 
 class UniqueOptions(Protocol):
-    """The fields that the APIs have under names of their own."""
+    """The fields that have different names in each API."""
 
     @property
     def by(self) -> UniqueBy: ...

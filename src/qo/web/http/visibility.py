@@ -106,7 +106,7 @@ class PausedView(Struct, frozen=True, kw_only=True):
 
 
 class FleetNumbers(Struct, frozen=True, kw_only=True):
-    """How many tasks run at once, and how many start within `per` seconds, in all workers together."""
+    """How many tasks run at once, and how many start within `per` seconds, across all workers."""
 
     concurrency: int
     rate: float
@@ -115,8 +115,8 @@ class FleetNumbers(Struct, frozen=True, kw_only=True):
 
 class ControlsView(Struct, frozen=True, kw_only=True):
     """Pauses and limits. `limit` is how many tasks each worker starts per second, `limits` the same by type;
-    `max_types` is how many types of unfinished tasks a queue can have; `fleet` has the limits that were set for all
-    workers together, by scope. 0 means no limit."""
+    `max_types` is how many types with unfinished tasks a queue can have; `fleet` has the limits across all workers
+    that were set at run time, by scope. 0 means no limit."""
 
     paused: PausedView
     limit: float

@@ -61,7 +61,7 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
         raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
     (retried,) = await client.apply([(retry_now if is_retrying(task) else replay)(task.id)])
     if not retried:
-        raise NotNow("status", f"task {task.id} is not failed any more")  # a worker or another caller was faster
+        raise NotNow("status", f"task {task.id} is no longer failed")  # a worker or another caller was faster
     describe_action(request).count(1)
     task = await found(request, task_id)
     log_transition(request, "retried", task)
@@ -95,7 +95,7 @@ async def run_managed_now(request: Request[Any, Any, Any], task_id: FromPath[str
 async def reschedule_managed(
     request: Request[Any, Any, Any], task_id: FromPath[str], data: JSONBody[ManagedTime]
 ) -> Retried:
-    """Let a pending task run at another time (ISO 8601). 400 for other tasks."""
+    """Change when a pending task runs (ISO 8601). 400 for other tasks."""
     at = parse_instant("runAt", data.run_at)
     return await _operate(request, task_id, "rescheduled", server_of(request).client.reschedule_change(at))
 
@@ -133,7 +133,7 @@ async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     action = describe_action(request)
     if is_retrying(task):
         if not all(await client.apply([withdraw(task.id)])):
-            raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
+            raise NotNow("status", f"task {task.id} is no longer failed")  # a worker was faster
         action.verb, action.number = "cancel", 1  # the task is cancelled even if the deletion fails
     try:
         await client.delete(task.id)

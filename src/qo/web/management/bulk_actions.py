@@ -39,7 +39,7 @@ _LATER = (PendingKind.SCHEDULED, PendingKind.RETRYING)
 class ManagedFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tasks to change: those that match all fields. An empty list means all that the action can change.
 
-    `after`: the `next` of the last response, to go on behind the tasks that it changed.
+    `after`: the `next` of the last response, to continue after the tasks that it changed.
     """
 
     status: list[Word] = []

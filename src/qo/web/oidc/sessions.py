@@ -49,7 +49,7 @@ class UserSession(Struct, frozen=True, kw_only=True):
         return settings.rights_of(self.groups) if self.groups else GroupRights(self.scopes, ())
 
     def caller(self, settings: OidcSettings) -> Caller | None:
-        """The caller; None if none of the groups has a role any more."""
+        """The caller; None if none of the groups has a role now."""
         rights = self.rights(settings)
         if not rights.may_look:
             return None

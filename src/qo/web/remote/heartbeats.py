@@ -1,4 +1,4 @@
-"""Heartbeats renew the leases of a worker over HTTP, but not beyond the time limits of its tasks.
+"""Heartbeats renew the leases of a worker over HTTP, but not beyond the timeouts of its tasks.
 
 The time is measured from the poll, or from the first heartbeat that this server sees, by a monotonic clock. It is never
 compared with the clock of the store.
@@ -19,7 +19,7 @@ from qo.web.remote.checks import MAX_ITEMS
 from qo.web.remote.messages import LEASE, Heartbeat
 from qo.web.remote.worker_registry import WorkerRegistry, WorkerSession, check_capacity
 
-REPORT_GRACE = 1.0  # seconds that a report may take beyond the time limit
+REPORT_GRACE = 1.0  # seconds that a report may take beyond the timeout
 _RETRY_INTERVAL = 1.0  # seconds, if the store is unreachable
 
 
@@ -101,7 +101,7 @@ def _timed_out(task: Task) -> Change:
 
 
 _PAGE_SIZE = 32  # tasks; they may be large
-_GRACE = 15.0  # seconds that a lease lasts beyond the time limit; the server ends the attempt before
+_GRACE = 15.0  # seconds that a lease lasts beyond the timeout; the server ends the attempt before
 
 
 async def beat(

@@ -67,7 +67,7 @@ class TaskPolling:
         return tasks
 
     async def _admit(self, tasks: list[Task]) -> list[Task]:
-        """The tasks that the limits of the fleet let start, at the time when the last of them may start."""
+        """The tasks that the fleet limits allow to start, at the time when the last of them may start."""
         if self.gate.is_idle or not tasks:
             return tasks
         try:
@@ -83,7 +83,7 @@ class TaskPolling:
         return [task for task in tasks if task.id in in_time]
 
     async def release(self, tasks: list[Task], *, are_refused: bool = False) -> None:
-        """Release tasks whose response cannot be sent, or which the limits of the fleet refuse. This costs no retries.
+        """Release tasks whose response cannot be sent, or which the fleet limits refuse. This uses up no retries.
 
         If the store is unreachable, their leases expire.
         """
@@ -143,7 +143,7 @@ class TaskPolling:
         )
 
     async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
-        """The request without what the limits of the fleet exclude."""
+        """The request without the groups and types that the fleet limits exclude."""
         await self.gate.refresh()
         narrowed = self.gate.narrow(request)
         if narrowed is None or narrowed.queues or not (full := self.gate.full_queues):

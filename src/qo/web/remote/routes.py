@@ -125,7 +125,7 @@ async def result(
 async def heartbeat(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Heartbeat]
 ) -> messages.Acknowledged:
-    """Renew the leases of the worker, within the time limits of their tasks."""
+    """Renew the leases of the worker, within the timeouts of their tasks."""
     api = worker_api_of(request.app.state)
     session = await api.registry.session(worker_id, caller_of(request))
     lost = await beat(api.engine, api.registry, session, data, api.limits)

@@ -19,7 +19,7 @@ from qo.web.remote.messages import Recorded, Register
 
 MAX_SESSIONS = 10_000
 MAX_REGISTERED = 10_000  # workers of a store, of all tokens and servers
-_REGISTRATION_SIZE = 64 * 1024  # bytes of the note of a worker
+_REGISTRATION_SIZE = 64 * 1024  # bytes of a worker's note
 _COUNT_INTERVAL = 10.0  # seconds between counts of the registered workers
 MAX_RECORDED = 1000  # results that a session keeps, for repeats that the store no longer recognises
 MAX_CAPACITY = 10_000

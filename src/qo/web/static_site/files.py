@@ -14,7 +14,7 @@ FOLDER = "ui"
 
 
 def store_url(address: BucketAddress) -> str:
-    """The URL of the bucket, with a trailing slash: a path under the endpoint, or a host of its own.
+    """The URL of the bucket, with a trailing slash: a path under the endpoint, or a separate host.
 
     The certificate does not cover names with a dot, so such buckets use a path. `baseOf` in s3.js does the same.
     """

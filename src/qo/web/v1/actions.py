@@ -84,7 +84,7 @@ async def replay_task(
 
 @post("/tasks/{task_id:str}/run-now", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def run_task_now(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ChangedTask:
-    """Make a task due that is scheduled for later or waits for its retry. 409 if it is due already."""
+    """Make a scheduled or retrying task due now. 409 if it is already due."""
     task_id = await check_visible(request, task_id)
     await server_of(request).client.run_now(task_id)
     log_transition(request, "run-now", task_id=task_id)
@@ -95,7 +95,7 @@ async def run_task_now(request: Request[Any, Any, Any], task_id: FromPath[str]) 
 async def reschedule_task(
     request: Request[Any, Any, Any], task_id: FromPath[str], data: JSONBody[NewTime]
 ) -> ChangedTask:
-    """Let a queued task become due at another time. A time in the past means now."""
+    """Change when a queued task becomes due. A time in the past means now."""
     server = server_of(request)
     task_id = await check_visible(request, task_id)
     at = new_time(data.run_at, data.delay_seconds, server.clock())
@@ -206,7 +206,7 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[TypeRateLim
 
 @post("/controls/max-types", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
 async def limit_types(request: Request[Any, Any, Any], data: JSONBody[LiveTypeLimit]) -> ControlsView:
-    """Limit how many types of unfinished tasks a queue can have. Producers apply it within a minute."""
+    """Limit how many types with unfinished tasks a queue can have. Producers apply it within a minute."""
     _check_inside(request, None, None)
     describe_action(request, f"{data.max_types} types")
     controls = await server_of(request).client.controls.limit_types(data.max_types)

@@ -34,7 +34,7 @@ _LATER = (PendingKind.SCHEDULED, PendingKind.RETRYING)
 class MatchingTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tasks to change: those that match all fields. An empty list means all that the action can change.
 
-    `after`: the `next` of the last response, to go on behind the tasks that it changed.
+    `after`: the `next` of the last response, to continue after the tasks that it changed.
     """
 
     status: list[Word] = []
@@ -112,7 +112,7 @@ async def delete_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingT
 
 @post("/tasks/run-now", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def run_tasks_now(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
-    """Make the matching queued tasks due that are scheduled for later or wait for a retry, up to `limit`. Name a
+    """Make the matching scheduled and retrying tasks due now, up to `limit`. Name a
     status, type, queue or batch."""
     _check_narrow(data)
     action = _BulkAction(transition="run-now", change=model.run_now, words=["queued"], pending=_LATER)
@@ -121,7 +121,7 @@ async def run_tasks_now(request: Request[Any, Any, Any], data: JSONBody[Matching
 
 @post("/tasks/reschedule", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def reschedule_tasks(request: Request[Any, Any, Any], data: JSONBody[RescheduleFilter]) -> Changed:
-    """Let the matching queued tasks become due at another time, up to `limit`. A time in the past means now. Name a
+    """Change when the matching queued tasks become due, up to `limit`. A time in the past means now. Name a
     status, type, queue or batch."""
     server = server_of(request)
     at = new_time(data.run_at, data.delay_seconds, server.clock())

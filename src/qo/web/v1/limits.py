@@ -1,4 +1,4 @@
-"""Limits of all workers together: their numbers, who holds their slots, and new numbers."""
+"""Limits across all workers: read them with the holders of their slots, and set them."""
 
 from typing import Annotated, Any
 
@@ -55,7 +55,7 @@ class FleetLimitsView(Struct, frozen=True, kw_only=True):
 
 
 class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of `type`, `queue` and `key`. `remove` restores the limit of the code; zeros are no limit."""
+    """One of `type`, `queue` and `key`. `remove` restores the limit in the code; zeros mean no limit."""
 
     type: TypeName | None = None
     queue: Name | None = None
@@ -68,13 +68,13 @@ class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @get("/limits", opt=READ | LIMITED, responses=problems())
 async def show_limits(request: Request[Any, Any, Any]) -> FleetLimitsView:
-    """The limits of all workers together, who holds their slots, and how many tasks wait."""
+    """The limits across all workers, the holders of their slots, and how many tasks wait."""
     return await limits_view(request)
 
 
 @post("/limits", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
 async def change_limit(request: Request[Any, Any, Any], data: JSONBody[FleetLimitChange]) -> FleetLimitsView:
-    """Limit all workers together for a type, a queue, or one value of an argument. Workers notice within a second.
+    """Limit a type, a queue, or one value of an argument across all workers. Workers notice within a second.
 
     403 if this would affect tasks outside the limits of the token."""
     scope = _scope(data)

@@ -28,7 +28,7 @@ _Level = Annotated[int, Meta(ge=0, le=9)]
 
 
 class NewSchedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A schedule: either `cron` in a `timezone`, or `every` so many seconds. Times are in ISO 8601."""
+    """A schedule: either `cron` in a `timezone`, or `every` as a number of seconds. Times are in ISO 8601."""
 
     type: TypeName
     payload: Any = {}
