@@ -108,7 +108,7 @@ STEPS = (
         "expire, last",
         "monitor",
         lambda task: expire(_without_retries(task), random=0.5, grace=0.0),
-        "The same when the retries are used up, so that a task that kills its workers ends as failed.",
+        "The same when the retries are used up: a task that kills its workers ends as failed.",
     ),
     LifeCycleStep(
         "cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker that runs it loses its lease."
@@ -133,8 +133,7 @@ STEPS = (
         "run now",
         "anyone",
         lambda task: run_now(task.id),
-        "Makes a task due that is scheduled for later or waits for its retry; `failures` does not change. Refused if it"
-        " is due already.",
+        "Makes a scheduled or retrying task due now; `failures` does not change. Refused if the task is already due.",
     ),
     LifeCycleStep(
         "reschedule",
@@ -146,7 +145,7 @@ STEPS = (
         "set priority",
         "anyone",
         lambda task: set_priority(task.id, HIGH),
-        "Moves a pending task to another priority. It ranks as if it had been submitted with this priority.",
+        "Changes the priority of a pending task, which then ranks as if it had been submitted with it.",
     ),
     LifeCycleStep(
         "withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."
@@ -155,19 +154,19 @@ STEPS = (
         "unblock",
         "anyone",
         lambda _: unblock(_GRAPH, 1),
-        "The parents of a task of a workflow have completed: it is due now.",
+        "All parents of a blocked task have completed: the task is due now.",
     ),
     LifeCycleStep(
         "cancel child",
         "anyone",
         lambda _: cancel_child(_GRAPH, 1, 0, NodeState(Status.FAILED)),
-        "A parent of a blocked task of a workflow did not complete.",
+        "Cancels a blocked task because one of its parents did not complete.",
     ),
     LifeCycleStep(
         "block again",
         "anyone",
         lambda _: replay_node(_GRAPH, 1, is_blocked=True),
-        "A task of a workflow runs again, after a parent that runs again too.",
+        "Replays a finished task of a workflow together with one of its parents: it waits for that parent again.",
     ),
     LifeCycleStep("archive", "anyone", lambda task: archive(task.id), "Removes the task from normal listings."),
     LifeCycleStep("delete", "anyone", None, "Deletes the task and its history."),
@@ -188,11 +187,11 @@ GUARDS = {
 
 KINDS = {
     FailureKind.ERROR: "the handler raised an error, or its worker reported a failure.",
-    FailureKind.TIMEOUT: "the attempt took longer than its time limit.",
+    FailureKind.TIMEOUT: "the attempt took longer than its timeout.",
     FailureKind.LOST: "the worker or the process of the handler died, or the lease expired.",
     FailureKind.UNKNOWN_TYPE: "no worker handles the type of the task (`reject`).",
     FailureKind.CANCELLED: "only as `TaskFailed.kind`: the task was cancelled.",
-    FailureKind.PARENT: "the task was cancelled, because a task of its workflow that it waits for did not complete.",
+    FailureKind.PARENT: "the task was cancelled because one of its parents in a workflow did not complete.",
 }
 
 
@@ -271,7 +270,7 @@ def _steps() -> Iterator[str]:
 
 
 def _kinds() -> Iterator[str]:
-    yield "`failure_kind` says why the attempt failed that `error` is about, and is kept for as long as `error`."
+    yield "`failure_kind` says why the attempt that `error` describes failed. It is kept for as long as `error`."
     yield "`archived_from` is the status that a task had before it was archived."
     yield ""
     for kind, sentence in KINDS.items():
