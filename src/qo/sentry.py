@@ -47,7 +47,7 @@ async def report_errors(task: Task, call_next: CallNext) -> Any:
 
 
 def report_stops(event: TaskEvent) -> None:
-    """Report attempts that reached their time limit, and attempts whose process died."""
+    """Report attempts that reached their timeout, and attempts whose process died."""
     if event.kind in _NOT_RAISED:
         with _scope(event.task):
             sentry_sdk.capture_message((event.error or "").partition("\n")[0], level="error")

@@ -80,7 +80,7 @@ class TaskType(Generic[T]):
         return self
 
     def set_timeout(self, seconds: float) -> Self:
-        """Set the time limit of one attempt in this process, whatever timeout the task was submitted with."""
+        """Set the timeout of one attempt in this process, whatever the task was submitted with."""
         if not seconds > 0:
             raise InvalidSetting(f"set_timeout({seconds!r}): the timeout must be greater than 0")
         self._tq.configure(self.type, timeout=float(seconds), time_limit=float(seconds))

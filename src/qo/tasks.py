@@ -45,7 +45,7 @@ class Executor(StrEnum):
 
     ASYNC = "async"  # on an event loop of the worker; the default for `async def`
     THREAD = "thread"  # in a thread; the default for `def`
-    PROCESS = "process"  # in a child process, which is killed at the time limit
+    PROCESS = "process"  # in a child process, which is killed at the timeout
 
 
 class HandlerOptions(Struct, frozen=True, kw_only=True):

@@ -77,7 +77,7 @@ class Traced(Off):
         if self._kind is self._api.SpanKind.CONSUMER:
             self._span.set_attribute("qo.task.status", "completed" if error is None else "failed")
         if error is not None:
-            # `use_span` does this only for an Exception, but sys.exit and a time limit are failures too.
+            # `use_span` does this only for an Exception, but sys.exit and a timeout are failures too.
             self._span.set_status(self._api.StatusCode.ERROR, f"{type(error).__name__}: {error}")
         self._use.__exit__(kind, error, trace)
 

@@ -1,4 +1,4 @@
-"""One attempt at a task, run inline in the thread of a test. No lease is renewed and no time limit enforced."""
+"""One attempt at a task, run inline in the thread of a test. No lease is renewed and no timeout enforced."""
 
 import asyncio
 import inspect
@@ -45,7 +45,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class InlineRun:
-    """An attempt, with the middleware and the callbacks of its app, and what it means for its task."""
+    """Runs an attempt with the middleware and callbacks of its app, and settles its task."""
 
     def __init__(self, task: Task, handler: Handler, limit: int, hooks: Hooks, worker: WorkerContext) -> None:
         self._task, self._handler, self._limit = task, handler, limit

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
-_CLEANUP_TIMEOUT = 1.0  # seconds for what an attempt left on the loop to end
+_CLEANUP_TIMEOUT = 1.0  # seconds for asyncio tasks that an attempt left on the loop to end
 
 
 class AttemptLoop:

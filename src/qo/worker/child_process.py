@@ -1,4 +1,4 @@
-"""The child processes of the process executor: what they are told, and how they run a handler."""
+"""The child processes of the process executor: the messages they receive, and how they run a handler."""
 
 import asyncio
 import importlib

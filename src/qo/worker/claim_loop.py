@@ -116,7 +116,7 @@ class ClaimLoop:
         return [task for task in tasks if task.type in handlers]
 
     async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
-        """The request without what the limits of the fleet exclude; None if nothing is left."""
+        """The request without what the fleet limits exclude; None if nothing is left."""
         if self._gate.is_blocking:
             await self._calls.attempt(self._gate.refresh)
         narrowed = self._gate.narrow(request)
@@ -134,7 +134,7 @@ class ClaimLoop:
         return sorted({lane.queue for lane, number in counts.items() if number and lane.status is Status.PENDING})
 
     async def _admit(self, tasks: list[Task]) -> dict[str, Admission]:
-        """The tasks that the limits of the fleet let start. Their slots are stored."""
+        """The tasks that the fleet limits allow to start. Their slots are stored."""
         try:
             async with asyncio.timeout(self._settings.stuck_after):
                 return await self._gate.admit(tasks)
@@ -145,7 +145,7 @@ class ClaimLoop:
             raise WorkerStuck(f"the store has not stored slots for {self._settings.stuck_after:g} s") from None
 
     def _hand_back(self, tasks: list[Task]) -> None:
-        """Hand back claimed tasks that have not become runs. The shutdown waits for them."""
+        """Release claimed tasks that have not become runs. The shutdown waits for this."""
         for task in tasks:
             if self._leased_runs.get(task.id) is None:
                 run = Run(task, self._scope.handlers[task.type], self._settler.report, received=self._clock())
@@ -206,7 +206,7 @@ class ClaimLoop:
                 await self._plan.changed.wait()
 
     async def _wait_for_limits(self, request: ClaimRequest) -> None:
-        """Wait until limits of the fleet may leave something of the request."""
+        """Wait until the fleet limits may allow a part of the request."""
         if self._executors.queue.needs_claim:
             self._executors.queue.lift_barrier()
         if self._settings.drain and not len(self._leased_runs):
@@ -266,7 +266,7 @@ class DrainCheck:
         return await self._unknown_types.has_more_to_fail()
 
     async def waits_for_limits(self, gate: LimitGate) -> bool:
-        """Whether tasks of this worker wait for a limit of the fleet."""
+        """Whether tasks of this worker wait for a fleet limit."""
         if not gate.is_blocking:
             return False
         ready = Filter(

@@ -54,7 +54,7 @@ class CrashReport(Struct, frozen=True, kw_only=True):
     suspects: list[str]  # tasks one of which caused the death, including settled ones whose handlers still ran
     is_uncertain: bool = False  # possibly none of the suspects is the cause
     unreachable: list[str] = []  # suspects that no child process can run
-    timed_out: dict[str, float] = {}  # suspects that exceeded their time limit, and that limit
+    timed_out: dict[str, float] = {}  # suspects that exceeded their timeout, and the timeout
     timeout: float = 60.0  # seconds for the store to answer
 
 

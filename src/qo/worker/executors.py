@@ -147,7 +147,7 @@ class Executors:
                 executor.abandon(run)
                 self._abandoned += 1
         if self._abandoned > MAX_ABANDONED:
-            raise WorkerStuck(f"{self._abandoned} handlers did not stop at their time limit; restart the worker")
+            raise WorkerStuck(f"{self._abandoned} handlers did not stop at their timeout; restart the worker")
 
     def take_unstarted(self) -> list[Run]:
         """Take back the runs that have not started."""

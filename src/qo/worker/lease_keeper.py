@@ -1,4 +1,4 @@
-"""Chooses the length of leases, renews them, enforces time limits and replaces blocked event loops."""
+"""Chooses the length of leases, renews them, enforces timeouts and replaces blocked event loops."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from qo.worker.run_table import LeasedRuns
 from qo.worker.settler import Settler
 
 log = logging.getLogger("qo.worker")
-TICK = 0.1  # seconds; the precision of time limits
+TICK = 0.1  # seconds; the precision of timeouts
 CANCEL_TIMEOUT = 2.0  # seconds for a cancelled handler to end before it is abandoned
 MAX_SLOT_WAIT = 1.5  # seconds a task may wait for a slot; then it is handed back for other workers
 _START_REPORT_DELAY = 1.0  # seconds a handler runs before its start is written to the store; most end sooner
@@ -28,7 +28,7 @@ class LeaseLength:
     """The length of a worker's leases: as configured, or longer if the store is slow.
 
     A task starts only under a lease that has not expired, counted from the moment its claim was sent. If a claim took
-    longer than a lease, the worker would hand back every task.
+    longer than a lease, the worker would release every task.
     """
 
     def __init__(self, asked: float) -> None:
@@ -161,10 +161,10 @@ class LeaseKeeper:
         self._leased_runs.remove(run)
         self.on_dropped(run)
 
-    # --- time limits
+    # --- timeouts
 
     async def watch(self) -> None:
-        """Enforce time limits, and hand back runs that do not start within MAX_SLOT_WAIT."""
+        """Enforce timeouts, and release runs that do not start within MAX_SLOT_WAIT."""
         queue = self._executors.queue
         while True:
             await asyncio.sleep(TICK)

@@ -123,7 +123,7 @@ class ProcessExecutor(ThreadExecutor):
             run.done(run, UNSTARTED)
             return RunOutcome()
         child = self._children[run] = kept[0]
-        if not self._queue.begin(run):  # after the child was started, which does not count towards the time limit
+        if not self._queue.begin(run):  # after the child was started, which does not count towards the timeout
             self._children.pop(run, None)
             return RunOutcome()
         try:
@@ -144,7 +144,7 @@ class ProcessExecutor(ThreadExecutor):
         return outcome or _outcome_of_death(child, run)
 
     def _end_later(self, child: _Child) -> None:
-        """End a child without delaying the outcome of its last task, which would otherwise exceed its time limit."""
+        """End a child without delaying the outcome of its last task, which would otherwise exceed its timeout."""
         try:
             threading.Thread(target=child.end, name="qo-child-end", daemon=True).start()
         except RuntimeError:  # "can't start new thread"

@@ -54,7 +54,7 @@ _NO_KEY = RunOutcome(handed_back=True, after=60.0)  # encrypted with a key that 
 
 
 class TimedOut(BaseException):
-    """Raised in a handler at its time limit. A BaseException, so that `except Exception` does not catch it."""
+    """Raised in a handler at its timeout. A BaseException, so that `except Exception` does not catch it."""
 
 
 class Run:
@@ -100,8 +100,8 @@ class Run:
         self.lease_until = lease_until  # counted from the moment the claim or renewal was sent: the earliest end
         self.began: float | None = None  # set right before the handler is called
         self.ended: float | None = None  # set when the handler has ended or was abandoned
-        self.start_by = float("inf")  # a rate limit of the fleet allows no later start
-        self.ends_at: float | None = None  # when the time limit is reached
+        self.start_by = float("inf")  # a fleet limit allows no later start
+        self.ends_at: float | None = None  # when the timeout is reached
         self.handle: object = None  # what the executor cancels: an asyncio task or a thread id
         self.loop: AttemptLoop | None = None  # on which the middleware of a plain function runs
         self.timed_out = False
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def time_limit(self) -> float:
-        """The time limit of this attempt: the handler's or else the task's, grown by the number of failures."""
+        """The timeout of this attempt: the handler's or else the task's, grown by the number of failures."""
         own, task = self.handler.options.time_limit, self.task
         return task.time_limit if own is None else min(LONGEST, own * task.retry.growth(task.failures))
 

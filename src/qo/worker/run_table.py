@@ -23,7 +23,7 @@ _COUNT = struct.Struct("<Q")
 _COUNT_AT, _LEASES_AT = 4096, 4096 + 64
 _MAX_LEASES, _LEASE_SIZE = 1024, 32  # lease ids kept, newest last, and the bytes of one
 _RUNS_AT = _LEASES_AT + _MAX_LEASES * _LEASE_SIZE
-_RUN = struct.Struct("<BBBxIddd36s32s")  # state, executor, reachable, thread, start, deadline, time limit, id, lease
+_RUN = struct.Struct("<BBBxIddd36s32s")  # state, executor, reachable, thread, start, deadline, timeout, id, lease
 _MAX_RUNS, _RUN_SIZE = 4096, 128  # entries, and the bytes of one
 SIZE = _RUNS_AT + _MAX_RUNS * _RUN_SIZE
 _FREE, _RUNNING, _ABANDONED = range(3)  # states of an entry
@@ -47,7 +47,7 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     started_at: float  # by the boot clock, like the others
     ends_at: float
     time_limit: float
-    abandoned: bool = False  # settled because it exceeded its time limit and did not stop; its handler may still run
+    abandoned: bool = False  # settled because it exceeded its timeout and did not stop; its handler may still run
 
 
 class RunTable:

@@ -14,7 +14,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     capture_logs: bool = False  # store the last log lines of each attempt; adds a handler to the root logger
     shards: tuple[str, ...] = ()  # shown in the registration; the URL of the bucket decides what is claimed
     lease: float = LEASE  # seconds; renewed every third of it
-    grace: float = 30.0  # seconds a shutdown waits for running tasks before it hands them back
+    grace: float = 30.0  # seconds a shutdown waits for running tasks before it releases them
     drain: bool = False  # stop when no task is due and no retry is pending
     heartbeat: float = 10.0  # seconds between two registrations; up to three times that while idle on a slow store
     poll: float | None = None  # seconds between two claims at most; None: chosen by the duration of a claim

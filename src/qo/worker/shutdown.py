@@ -85,7 +85,7 @@ class Shutdown:
         self._grace, self._clock = grace, clock
 
     async def finish(self) -> None:
-        """Hand back tasks that have not started, wait for running ones, hand back those that do not end in time.
+        """Release tasks that have not started, wait for running ones, release those that do not end in time.
 
         If the store does not answer, this takes at most the grace period and `_HAND_BACK_TIMEOUT`.
         """

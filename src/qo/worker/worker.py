@@ -206,11 +206,11 @@ class Worker:
         return self._plan.prefetch
 
     def stop(self) -> None:
-        """Claim no more tasks, wait for running ones, hand back those that exceed the grace period."""
+        """Claim no more tasks, wait for running ones, release those that exceed the grace period."""
         self._signal.stop()
 
     def abort(self) -> None:
-        """Hand back all tasks now."""
+        """Release all tasks now."""
         self._signal.abort()
 
     def refresh(self) -> None:
