@@ -326,7 +326,7 @@ class App(HookDecorators):
         await self._background.acall_client(lambda client: client.run_now(task_id))
 
     def reschedule(self, task_id: str, run_at: datetime | float) -> None:
-        """Let a pending task become due at another instant. Raises WrongStatus for other tasks."""
+        """Change when a pending task becomes due. Raises WrongStatus for other tasks."""
         self._background.call_client(lambda client: client.reschedule(task_id, run_at))
 
     async def areschedule(self, task_id: str, run_at: datetime | float) -> None:

@@ -107,8 +107,8 @@ class Encrypted:
 class EncryptedEngine(ForwardingEngine):
     """Seals values on their way to the store, and opens them on their way back.
 
-    A value that cannot be opened stays as it is. Whoever decodes it gets `EncryptedValue`, which a worker answers by
-    handing the task back.
+    A value that cannot be opened stays as it is. Decoding it raises `EncryptedValue`, which makes a worker
+    release the task.
     """
 
     def __init__(self, engine: Engine, keys: Encrypted) -> None:

@@ -90,7 +90,7 @@ class Engine(Protocol):
         return True
 
     async def open(self) -> None:
-        """Connect, and create what is missing. A second call has no effect."""
+        """Connect, and create tables or objects that are missing. A second call has no effect."""
 
     async def close(self) -> None:
         """Close the store. A second call has no effect."""

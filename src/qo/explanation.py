@@ -86,7 +86,7 @@ def explain(
 ) -> Explanation:
     """Why a task waits at `now`. A task that does not wait has one reason that says so.
 
-    `limits`: the limits of the fleet that keep it from starting, as text.
+    `limits`: the fleet limits that keep it from starting, as text.
     """
     kind = pending_kind(task, now)
     if kind is None:

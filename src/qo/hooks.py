@@ -213,7 +213,7 @@ class WorkerContext:
             raise
 
     async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `run`, for async code: middleware of a plain function has an event loop of its own."""
+        """As `run`, for async code: the middleware of a plain function runs on its own event loop."""
         if self._loop is asyncio.get_running_loop():
             return await work
         return await asyncio.wrap_future(self._submit(work, wait=False))

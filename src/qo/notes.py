@@ -46,7 +46,7 @@ class Controls(Struct, frozen=True, kw_only=True):
     rate_limit: float = 0.0  # tasks per second started by one worker; 0 for no limit
     rate_limits: dict[str, float] = {}  # the same by type; overrides the code
     max_types: int | None = None  # types with unfinished tasks in one queue; None: MAX_LIVE_TYPES, 0: no limit
-    # Limits of the whole fleet; they replace those of the code. By scope: `type:NAME`, `queue:NAME`, `key:NAME=VALUE`.
+    # Fleet limits, which replace those in the code. By scope: `type:NAME`, `queue:NAME`, `key:NAME=VALUE`.
     limits: dict[str, Limit] = {}
     draining: frozenset[str] = frozenset()  # ids of workers that finish their running tasks and exit
 

@@ -163,7 +163,7 @@ _PAGE_SIZE = 1_000  # tasks in one request
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """How long finished tasks are kept, in seconds; 0 is for ever.
+    """How long finished tasks are kept, in seconds; 0 keeps them forever.
 
     Their number is limited too where each finished task slows down every write.
     """
@@ -173,7 +173,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     window: float = WINDOW  # how long idempotency keys hold; shorter values than the default have no effect
 
     def shortest(self, engine: Engine) -> float:
-        """The shortest age at which a task may have to be archived or deleted; inf if tasks are kept for ever."""
+        """The shortest age at which a task may have to be archived or deleted; inf if tasks are kept forever."""
         settled = self._settled(engine)
         ages = [age for age in (settled.finished, settled.failed) if age]
         if self.finished is None and settled.finished:

@@ -82,7 +82,7 @@ class SyncTaskHandle(Generic[R]):
         await self._background.acall_client(lambda client: client.run_now(self.id))
 
     def reschedule(self, run_at: datetime | float) -> None:
-        """Let the task become due at another instant. Raises WrongStatus unless it is pending."""
+        """Change when the task becomes due. Raises WrongStatus unless it is pending."""
         self._background.call_client(lambda client: client.reschedule(self.id, run_at))
 
     async def areschedule(self, run_at: datetime | float) -> None:

@@ -64,7 +64,7 @@ class Batch:
         return background_of(self.app).call_client(lambda client: wait_for_batch(client.engine, self.id, timeout))
 
     async def wait_async(self, timeout: float | None = None) -> BatchProgress:
-        """As `wait`. It has no name with `a` in front, as the others have: `await` is a keyword."""
+        """As `wait`. It cannot be named like the other async methods, because `await` is a keyword."""
         engine_call = background_of(self.app).acall_client
         return await engine_call(lambda client: wait_for_batch(client.engine, self.id, timeout))
 

@@ -26,7 +26,7 @@ REQUEST: Final = "Qo-Request"  # the id of a write, by which a repeat is recogni
 AGAIN: Final = "Qo-Again"  # the request is a repeat, because the first response may be lost
 CUT: Final = "Qo-Cut"  # the response is incomplete, because it would be too large: request the rest
 PAYLOAD_LIMIT: Final = "Qo-Payload-Limit"  # bytes of one value that the server and its store accept
-REMEMBERED: Final = "Qo-Remembered"  # the response is that of the first request
+REMEMBERED: Final = "Qo-Remembered"  # the response repeats the one to the first request
 
 
 class Find(Struct, frozen=True, kw_only=True):

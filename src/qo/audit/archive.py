@@ -166,7 +166,7 @@ async def _compact(engine: Engine, series: AuditSeries, now: float) -> None:
     days: dict[str, list[StoredAction]] = {}
     for note in inbox:
         for action in await _new_actions(engine, note, series, now):
-            at = min(action.at, now)  # a clock that is ahead must not keep a record for ever
+            at = min(action.at, now)  # a clock that is ahead must not keep a record forever
             if now - at <= RETENTION:
                 days.setdefault(_day(at), []).append(shortened(action))
     most = int((MAX_PER_DAY_IN_ONE_OBJECT if engine.default_retention else MAX_PER_DAY) * series.share)

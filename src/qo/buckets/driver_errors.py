@@ -12,7 +12,7 @@ from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, QoError, Refused
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_NOT_CONNECTED = re.compile(r"\bkind: Connect\b")  # ConnectionReset, on the other hand, ends a request under way
+_NOT_CONNECTED = re.compile(r"\bkind: Connect\b")  # not ConnectionReset, which ends a request in progress
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 _WRITE_CONFLICT_CODES = {"ConditionalRequestConflict", "OperationAborted"}
 _CREDENTIAL_CODES = {

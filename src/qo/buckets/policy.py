@@ -33,7 +33,7 @@ _PRODUCER_PREFIXES = {
     "sqlite": ["queue.sqlite", "data/"],
     "log": ["log/*/submissions/"],
 }
-_PRODUCER_READS = {"log": "log/meta.json"}  # it names the folder of the submissions; whoever writes it owns all tasks
+_PRODUCER_READS = {"log": "log/meta.json"}  # names the folder of the submissions; its writer controls all tasks
 _PRODUCER_CREATES = {"log": "data/"}  # large inputs, under random names
 _WORKER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/", "format.json"],

@@ -26,7 +26,7 @@ class _LastRead:
 
 
 class BatchReader:
-    """A read goes on if its caller is cancelled, so that a read which takes longer than a request is used by the next.
+    """A read continues if its caller is cancelled, so that the next request can use a read that outlasts its caller.
 
     A batch without tasks is read again each time: it may be about to begin.
     """

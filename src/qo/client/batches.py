@@ -57,7 +57,7 @@ class BatchProgress(Struct, frozen=True, kw_only=True):
 
 
 def new_batch_id(name: str) -> str:
-    """An id of its own for each batch, which begins with its name."""
+    """A unique id for a batch, which begins with its name."""
     return f"{check_name('batch', name)}-{new_token()[:8]}"
 
 

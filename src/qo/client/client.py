@@ -140,7 +140,7 @@ class Client:
 
     @property
     def payload_limit(self) -> int:
-        """The maximum size of a payload or result in bytes: that of the settings, or else of the store."""
+        """The maximum size of a payload or result in bytes, from the settings or else from the store."""
         return self.settings.payload_limit or self.engine.payload_limit
 
     async def open(self) -> Self:
@@ -451,14 +451,14 @@ class Client:
         await self._change((replay_finished if completed else replay)(check_id(task_id)))
 
     async def run_now(self, task_id: str) -> None:
-        """Make a task due that is scheduled for later or waits for its retry.
+        """Make a scheduled or retrying task due now.
 
-        Raises WrongStatus for other tasks. One that is due already keeps its place: `set_priority` moves it.
+        Raises WrongStatus for other tasks. A task that is already due keeps its place; `set_priority` moves it.
         """
         await self._change(run_now(check_id(task_id)))
 
     async def reschedule(self, task_id: str, run_at: datetime | float) -> None:
-        """Let a pending task become due at another instant. An instant in the past means now."""
+        """Change when a pending task becomes due. An instant in the past means now."""
         await self._change(self.reschedule_change(run_at)(check_id(task_id)))
 
     def reschedule_change(self, run_at: datetime | float) -> Callable[[str], Change]:

@@ -45,11 +45,11 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
         await self._client.cancel(self.id)
 
     async def run_now(self) -> None:
-        """Make the task due. Raises WrongStatus unless it is scheduled for later or waits for its retry."""
+        """Make the task due now. Raises WrongStatus unless it is scheduled or retrying."""
         await self._client.run_now(self.id)
 
     async def reschedule(self, run_at: datetime | float) -> None:
-        """Let the task become due at another instant. Raises WrongStatus unless it is pending."""
+        """Change when the task becomes due. Raises WrongStatus unless it is pending."""
         await self._client.reschedule(self.id, run_at)
 
     async def set_priority(self, priority: Priority) -> None:

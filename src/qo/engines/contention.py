@@ -206,7 +206,7 @@ class WriterFairness:
         """
         now = asyncio.get_running_loop().time()
         if now - self._ended >= _MAX_GAP:
-            self._polled_at = now + _FIRST_POLL_DELAY  # the first poll follows if it goes on writing
+            self._polled_at = now + _FIRST_POLL_DELAY  # the first poll follows if it continues to write
         if now - self._polled_at >= self._poll_interval and self._poll is None:
             self._polled_at = now
             self._poll = asyncio.get_running_loop().create_task(self._read_signal())
@@ -215,7 +215,7 @@ class WriterFairness:
         try:
             if await self._signal.was_sent():
                 if not self._is_contended or _SIGNALLED_FACTOR * self._signal.attempt_duration > self._own_gap:
-                    self._writing_since = float("-inf")  # the next write leaves a gap, and so do those of other writers
+                    self._writing_since = float("-inf")  # the next write leaves a gap, as those of other writers do
                 self._contended_until = asyncio.get_running_loop().time() + _CONTENTION_TIMEOUT
         finally:
             self._poll = None

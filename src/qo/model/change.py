@@ -237,7 +237,7 @@ def run_now(task_id: str) -> Change:
 
 
 def reschedule(task_id: str, run_at: float) -> Change:
-    """Let a pending task become due at another instant. An instant in the past means now."""
+    """Change when a pending task becomes due. An instant in the past means now."""
     return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, run_at=run_at)
 
 

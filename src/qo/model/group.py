@@ -38,7 +38,7 @@ def check_group(field: str, group: str) -> str:
 
 
 def shown_group(group: str) -> str:
-    """A group for people."""
+    """A group as it is shown to users."""
     return unquote(group)
 
 

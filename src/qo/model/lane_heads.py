@@ -118,7 +118,7 @@ class LaneHeads(Generic[Key]):
                 view.push(key, head)
 
     def remove(self, key: Key) -> None:
-        """Remove a lane that is empty or does not exist any more."""
+        """Remove a lane that is empty or no longer exists."""
         if key not in self._heads:
             return
         name = self._names.pop(key)

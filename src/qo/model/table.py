@@ -39,7 +39,7 @@ class Note(NamedTuple):
 class Added(NamedTuple):
     """The receipt of one submission."""
 
-    id: str  # the submitted id, or that of the last task with its idempotency key
+    id: str  # the submitted id, or the id of the last task with its idempotency key
     new: bool  # False: this task existed already and was not changed
 
 

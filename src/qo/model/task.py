@@ -119,7 +119,7 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     window: float = WINDOW
     next_id: str | None = None  # with a key: the id to use if the task under `id` belongs to an earlier window
     batch: str | None = None  # the group of tasks that it belongs to
-    until_started: bool = False  # with a key: the next task is new once this one is not pending any more
+    until_started: bool = False  # with a key: the next task is new once this one is no longer pending
     on_duplicate: str | None = None  # with a key of `unique_key`: what the client does if the task exists
 
 

@@ -140,7 +140,7 @@ def workflow_task_id(token: str, index: int, *, is_bound: bool) -> str:
 def node_address(task_id: str) -> NodeAddress | None:
     """The workflow and index in the id of a task; None if the task belongs to no workflow.
 
-    One of a million other ids looks like that of a workflow. Its workflow does not exist then.
+    One in a million other ids looks like the id of a workflow task. Its workflow then does not exist.
     """
     if not task_id.endswith(_MARK) or len(task_id) != _ID_LENGTH or task_id[14] != "8":
         return None
@@ -293,7 +293,7 @@ def replay_node(graph: WorkflowGraph, index: int, *, is_blocked: bool, guard: Gu
 def wait_again(change: Change) -> Change:
     """The change to pending, with which the task waits for its parents.
 
-    It gets another error than that of a task which was cancelled because of a parent. If a user cancels it while it
+    Its error differs from the error of a task that was cancelled because of a parent. If a user cancels it while it
     waits, no replay of a parent revives it.
     """
     return replace(change, delay=None, run_at=BLOCKED_AT, error="its parent runs again", failure_kind=FailureKind.ERROR)

@@ -203,7 +203,7 @@ class Monitor:
     async def _mark_if_dead(self, note: Note) -> bool:
         """Mark the worker as dead, or forget it, if it is silent. Returns True if it was newly marked.
 
-        Silence is counted from the last heartbeat, or, if that lies in the future, since its note last changed.
+        Silence is counted from the last heartbeat or, if that is in the future, from the last change of the note.
         """
         worker = notes.decode(note, notes.WorkerNote)
         silent = self._clock() - worker.last_heartbeat - self._expiry.ahead_since(worker.last_heartbeat)
@@ -254,7 +254,7 @@ class Monitor:
 
 
 def _retention(client: Client, settings: MonitorSettings) -> Retention:
-    """The monitor's retention. If unset on a store with a default retention, that of the client's settings."""
+    """The monitor's retention. If it is unset and the store has a default retention, the client's setting applies."""
     finished = settings.retention
     if finished is None and client.engine.default_retention:
         finished = client.settings.retention

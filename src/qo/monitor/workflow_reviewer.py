@@ -1,4 +1,4 @@
-"""Does for workflows what a process left undone that died between a settlement and what follows from it."""
+"""Advances workflows whose process died after it settled a task and before it unblocked the children."""
 
 import logging
 
@@ -49,7 +49,7 @@ class WorkflowReviewer:
         return len(found)
 
     def _first_due(self, note: Note) -> float:
-        """Workflows that end soon are not reviewed at all."""
+        """A workflow is first reviewed 30 s after its submission, so that short workflows cost no review."""
         try:
             age = self._clock() - msgspec.json.decode(note.data, type=OpenWorkflow).created_at
         except msgspec.DecodeError:

@@ -16,7 +16,7 @@ CATCH_UP_WINDOW = 86_400.0  # seconds, for catch_up="all"
 STEP_BACK = 60.0  # seconds; if a clock was set back by more, fire times are decided from the present on
 ACTIVE_FOR = 86_400.0  # seconds for which a schedule stays active without a worker that declares it
 DECLARE_INTERVAL = 600.0  # seconds between two declarations of the same definition
-DECLARED_FOR = 1800.0  # seconds after which no live worker declares a definition any more
+DECLARED_FOR = 1800.0  # seconds after which no live worker declares the definition
 _MAX_SUPERSEDED = 8
 _MAX_REASON = 300  # characters
 _MAX_MISSED = 1000  # fire times counted as missed

@@ -20,7 +20,7 @@ Outcome: TypeAlias = Literal["fired", "skipped", "missed"]
 CATCH_UPS: tuple[CatchUp, ...] = ("none", "last", "all")
 OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "cancel")
 OUTCOMES: tuple[Outcome, ...] = ("fired", "skipped", "missed")
-MAX_PAYLOAD = 64 * 1024  # bytes of the arguments of a schedule
+MAX_PAYLOAD = 64 * 1024  # bytes of a schedule's arguments
 _MAX_OVERHEAD = 1024  # bytes that encryption adds
 MIN_INTERVAL = 1.0  # seconds
 NO_ID = "00000000-0000-8000-8000-000000000000"  # of the task in a schedule; each fire time has its own
@@ -121,7 +121,7 @@ def digest_of(schedule: Schedule) -> str:
 
 
 def task_id_of(name: str, fire_at: float) -> str:
-    """The id of the task of a fire time. No queue has an empty name, so it differs from the ids of all keys."""
+    """The id of the task for a fire time. No queue has an empty name, so it differs from the ids of all keys."""
     return derived_id("", name, str(round(fire_at * 1000)))
 
 

@@ -1,4 +1,4 @@
-"""A schedule as people see it: its status, its next fire times and its last results."""
+"""A schedule as it is shown to users: its status, its next fire times and its last results."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
@@ -74,7 +74,7 @@ def _inactive_because(note: ScheduleNote) -> str:
 
 
 def view_of(note: ScheduleNote, now: float, statuses: Mapping[str, str]) -> ScheduleInfo:
-    """`statuses` are those of the tasks of recent fires, by id."""
+    """`statuses` has the status of each recently fired task, by id."""
     status = status_of(note, now)
     since = max(now, decided_until(note, now))
     recent = tuple(

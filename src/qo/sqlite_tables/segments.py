@@ -220,7 +220,7 @@ def new_tables() -> apsw.Connection:
 
 
 def open_segment(body: bytes) -> apsw.Connection:
-    """The tasks of a segment in tables of their own. Raises PatchsetRefused."""
+    """A segment's tasks in separate tables. Raises PatchsetRefused."""
     db = new_tables()
     try:
         with db:
@@ -280,7 +280,7 @@ def segment_problem(db: apsw.Connection, segment: ColdSegment, body: bytes) -> s
 
 
 def ids_of(body: bytes) -> list[str]:
-    """The ids of the tasks of a segment. Raises ValueError if the body inserts no tasks."""
+    """The ids of a segment's tasks. Raises ValueError if the body inserts no tasks."""
     return [str(change.new[1]) for change in apsw.Changeset.iter(body) if change.name == "tasks" and change.new]
 
 

@@ -56,7 +56,7 @@ class SqliteTable:
 
     @property
     def db(self) -> apsw.Connection:
-        """The connection, for work on tables beside those of the tasks."""
+        """The connection, for work on other tables than those of tasks."""
         return self._db
 
     def add(self, tasks: Sequence[NewTask], now: float, at: Sequence[float] | None = None) -> list[Added]:

@@ -14,7 +14,7 @@ from qo.sqlite_tables.rows import PENDING, encode_list
 from qo.sqlite_tables.segments import SegmentTransaction
 from qo.sqlite_tables.statements import SQL, write_rows
 
-UNINDEXED_READY = 2  # `ready` of a task that was added directly, and is in no index but that of its id yet
+UNINDEXED_READY = 2  # `ready` of a task that was added directly, and so far is only in the index of ids
 
 _lane_sizes = msgspec.json.Decoder(list[tuple[Any, int]])
 

@@ -254,7 +254,7 @@ class ScriptRunner:
             ) from error
 
     async def _convert_lanes(self, scan: str, key: str, *, fields: int) -> None:
-        """Convert the lanes that a key names; a scan returns each of them with so many fields."""
+        """Convert the lanes that a key names; a scan returns this many fields for each of them."""
         page = b"0"
         while True:
             (reply,) = await self.send((scan, f"{self._key}{key}", page, "COUNT", _LANES_PER_PAGE))

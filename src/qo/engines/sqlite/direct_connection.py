@@ -51,7 +51,7 @@ class DirectConnection:
         except BaseException:
             self.db.close()
             raise
-        # A cursor of its own: creating one could start the garbage collector, and finalizers run Python code.
+        # A separate cursor: creating one later could start the garbage collector, and finalizers run Python code.
         self._cursor = self.db.cursor()
         self.file_locks = file_locks
         self._unlock = list(file_locks.unlock)  # empty once closed: another engine may use the descriptors then

@@ -84,7 +84,7 @@ class SqliteObjectEngine(TableEngine):
         await self._store.open()
 
     async def close(self) -> None:
-        await self._store.finish(_CLOSE_TIMEOUT)  # may leave tasks to hand back
+        await self._store.finish(_CLOSE_TIMEOUT)  # may leave tasks to release
         await self._hand_backs.finish(timeout=_CLOSE_TIMEOUT)
         self._store.close()
 
