@@ -89,7 +89,7 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
     metavar="N",
     help="Tasks that start within --per, across all workers.",
 )
-@option("--per", type=float, default=1.0, metavar="SECONDS", help="The period of --starts.  [default: 1]")
+@option("--per", type=float, default=1.0, metavar="SECONDS", help="The period of --starts.")
 @option("--remove", is_flag=True, help="Remove a limit that was set here, and restore the limit in the code.")
 def limit(
     call: Invocation, rate: float | None, type_: str | None, max_types: int | None, **fleet: Unpack[FleetOptions]

@@ -49,7 +49,7 @@ _ORDERS: dict[str, Callable[[Task], Any]] = {
     "statuses",
     type=STATUS,
     multiple=True,
-    help="Only tasks with this status; repeat for more. ready, scheduled and retrying are kinds of pending."
+    help="Only tasks with this status; repeat for more. ready, scheduled, retrying and blocked are kinds of pending."
     "  [default: all but archived]",
 )
 @option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")

@@ -23,12 +23,13 @@ _NUMBERS = ("completed", "retried", "failed", "dead_lettered", "lost", "cancelle
 
 @click.command("stats", epilog=examples("qo stats", "qo stats --json | jq .failed", "qo stats --since 1h"))
 @common
-@option("--since", type=DURATION, help="Show what was done in this time instead, by type: 10m, 1h, up to 7d.")
+@option("--since", type=DURATION, help="Show what ran in this last period instead, by type: 10m, 1h, up to 7d.")
 def command(call: Invocation, since: float | None) -> None:
     """Count tasks. With --json: counts by status at the top level, then `by_type`, `by_queue` and `unhandled`.
 
-    `pending_kinds` tells pending tasks apart: ready (due now), scheduled (due later) and retrying (due later after a
-    failure). `pending_kinds_complete` is false if more than 20,000 tasks are due later; the others count as ready.
+    `pending_kinds` counts pending tasks by kind: ready (due now), scheduled (due later), retrying (due later after a
+    failure) and blocked (waiting for other tasks of a workflow). `pending_kinds_complete` is false if more than 20,000
+    tasks are due later; the others count as ready.
 
     `unhandled` counts, by type, the pending tasks for which no running worker has a handler.
 
