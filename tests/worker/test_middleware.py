@@ -121,13 +121,13 @@ async def test_a_plain_handler_that_hangs_in_asyncio_run_reaches_its_time_limit(
     assert following.status is Status.COMPLETED, following.error
 
 
-async def test_a_plain_handler_whose_event_loop_swallows_the_time_out_gets_it_again(bench: Bench) -> None:
+async def test_a_plain_handler_whose_event_loop_swallows_the_timeout_gets_it_again(bench: Bench) -> None:
     bench.handle(hooked.swallows_one_exception, "work", executor="thread")
     (task,) = await bench.run_all([await bench.submit("work", max_retries=0, timeout=0.2)])
     assert (task.status, task.error) == (Status.FAILED, "timed out after 0.2 s")
 
 
-async def test_a_plain_handler_that_cleans_up_after_its_time_out_is_not_interrupted_again(
+async def test_a_plain_handler_that_cleans_up_after_its_timeout_is_not_interrupted_again(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QO_TEST_RECORD", str(tmp_path / "record"))
