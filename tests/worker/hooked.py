@@ -109,7 +109,7 @@ def swallows_one_exception() -> None:
     async def wait_behind_a_callback() -> None:
         asyncio.get_running_loop().call_soon(_wait)  # the loop logs what a callback raises, and continues
         while not never.is_set():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     asyncio.run(wait_behind_a_callback())
 
