@@ -7,6 +7,7 @@ import pytest
 from qo.client import Client
 from qo.clock import boot_clock, system_clock
 from qo.engines.memory import MemoryEngine
+from qo.fleet_limits.admission import RefusedStart
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.fleet_limits.limit_state import LimitState, tolerance
 from qo.fleet_limits.rules import LimitRules, state_note
@@ -41,7 +42,7 @@ async def test_claims_leave_out_a_full_value_whatever_the_limit_of_its_type_is(
     request = gate.narrow(claim_request(types=("t",)))
     assert request is not None
     assert (request.group_limits["t tenant=a"], gate.is_blocking) == (0, True)
-    assert gate.refusal_delay(second) is None  # the next claim leaves it out, so it keeps its place
+    assert gate.refusal(second) == RefusedStart()  # the next claim leaves it out, so it keeps its place
 
 
 async def test_tasks_of_more_full_groups_than_a_claim_can_leave_out_wait(client: Client) -> None:
@@ -56,7 +57,7 @@ async def test_tasks_of_more_full_groups_than_a_claim_can_leave_out_wait(client:
     assert request is not None
     assert len(request.group_limits) == 1000
     assert request.group_limits["t c=1400"] == 0  # its tasks were in the way
-    assert 0 < (gate.refusal_delay(late) or 0.0) <= 2
+    assert 0 < (gate.refusal(late).delay or 0.0) <= 2
 
 
 class _SlowWrites(MemoryEngine):
@@ -138,7 +139,7 @@ async def test_a_task_that_was_submitted_without_its_group_counts_with_it(client
     first, second = await _claimed(client, ["customer_id=42", None], payload=payload)
     assert (await gate.admit([first])).keys() == {first.id}
     assert await gate.admit([second]) == {}
-    assert gate.refusal_delay(second)
+    assert gate.refusal(second) == RefusedStart(group="customer_id=42")  # so that the next claims can leave it out
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"[1]", b"\x00raw", b'{"customer_id":7}'])

@@ -11,11 +11,11 @@ from qo.running_task import current_task
 from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import WorkerSettings
-from qo.worker.claim_plan import ClaimPlan, Prefetch
+from qo.worker.claim_plan import ClaimPlan, OvertakenTypes, Prefetch
 from qo.worker.controls import ClaimScope
 from qo.worker.run_table import LeasedRuns
 from qo.worker.start_queue import StartQueue
-from tests.conditions import until
+from tests.conditions import delay, until
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
@@ -166,3 +166,40 @@ def test_a_single_slow_claim_does_not_make_a_worker_hoard_tasks() -> None:
     for took in (30.0, 0.001, 30.0, 0.001):
         pace.claimed(took)
         assert pace.ahead() == 40
+
+
+async def test_a_task_behind_many_of_another_type_is_not_claimed_again_and_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.worker.lease_keeper.MAX_SLOT_WAIT", 0.1)
+
+    async def quick() -> None:
+        await delay(0.01)
+
+    async def other() -> None: ...
+
+    bench.handle(quick)
+    bench.handle(other)
+    for _ in range(150):
+        await bench.submit("quick")
+    last = await bench.submit("other")
+    async with bench.working(concurrency=1):
+        task = await bench.ended(last)
+    assert task.attempt <= 3  # it was claimed too early at most twice
+
+
+def test_a_type_is_overtaken_only_by_others_that_start_meanwhile() -> None:
+    clock = ManualClock()
+    overtaken = OvertakenTypes(clock)
+    overtaken.unstarted("slow", clock() - 2)
+    assert overtaken.current() == frozenset()  # nothing has started: the worker was stalled
+    overtaken.began("quick", clock() - 1)
+    overtaken.unstarted("quick", clock() - 2)
+    assert overtaken.current() == frozenset()
+    overtaken.unstarted("slow", clock() - 2)
+    assert overtaken.current() == {"slow"}
+    assert [overtaken.needs_first_task() for _ in range(2)] == [True, False]
+    clock.advance(1)
+    assert overtaken.needs_first_task()
+    overtaken.began("slow", clock())
+    assert overtaken.current() == frozenset()

@@ -5,16 +5,20 @@ Code that dequeues needs no monitor: `dequeue` also expires the leases of dead w
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from qo.clock import Clock, boot_clock, monotonic_clock, unset_clock
 from qo.codec import plain_task
 from qo.errors import Conflict, LeaseLost, StorageError, TaskNotFound
+from qo.fleet_limits.limited_claims import LimitedClaims
 from qo.group_commit import GroupCommit
 from qo.handled_types import REGISTRATION_INTERVAL, ConsumerRegistration
-from qo.ids import new_worker_id
-from qo.model import Change, ClaimRequest, Task, release, renew
+from qo.ids import new_token, new_worker_id
+from qo.model import Change, ClaimRequest, Task, group_key, release, renew
 from qo.sweep import LeaseExpiry, Retention, lease_length
 from qo.transitions import log_started
 
@@ -35,6 +39,9 @@ class TaskLeases:
         self._expiry = LeaseExpiry(client.engine, client.transitions, elapsed, checks_ahead=True)
         self.worker_id = new_worker_id("dequeue")
         self._registration = ConsumerRegistration(client.engine)
+        self._limits = LimitedClaims(client.engine, clock, self._claim)
+        self._held_groups: Counter[str] = Counter()  # held tasks by `group_key`
+        self._limits.share_fairly(self._held_groups)
         self.held: dict[str, Task] = {}  # dequeued and not settled, by id
         self._sources: dict[str, tuple[str, str]] = {}  # the queue and type that were asked for, by id of a held task
         self._recovers_at = self._retains_at = float("-inf")  # the next time, by the boot clock
@@ -44,24 +51,54 @@ class TaskLeases:
         until = boot_clock() + wait
         while True:
             await self._recover()
-            tasks = await self._claim(request)
+            tasks = await self._claim_within_limits(request)
             source = next(iter(request.queues), ""), next(iter(request.types), "")
             self._registration.register(*source, lease=request.lease if tasks else 0.0)
             left = until - boot_clock()
             if tasks or left <= 0:
                 tasks = [plain_task(task) for task in tasks]
-                self.held.update((task.id, task) for task in tasks)
+                for task in tasks:
+                    self._hold(task)
                 self._sources.update((task.id, source) for task in tasks)
                 for task in tasks:
                     log_started(task)
                 self._registration.make_known(task.type for task in tasks)
                 return tasks
             interval = min(REGISTRATION_INTERVAL, max(_MIN_WAIT, self._client.settings.recovery_interval))
-            await self._client.engine.wait(request, min(left, interval))
+            await self._wait(request, min(left, interval))
+
+    async def _claim_within_limits(self, request: ClaimRequest) -> list[Task]:
+        """The tasks of a request that the limits of the fleet let start."""
+        await self._limits.read_rules()
+        found: list[Task] = []
+        has_more = True
+        while has_more and len(found) < request.limit:
+            left = replace(request, limit=request.limit - len(found), lease_id=new_token())
+            narrowed = await self._limits.narrow(left)
+            if narrowed is None:
+                break
+            try:
+                tasks, has_more = await self._limits.claim(narrowed)
+            except BaseException:
+                await self._limits.release(found)
+                raise
+            found += tasks
+        return found
+
+    async def _wait(self, request: ClaimRequest, longest: float) -> None:
+        """Wait until a claim may succeed. The tasks of a full group do not end the wait."""
+        gate = self._limits.gate
+        narrowed = gate.narrow(request)
+        longest = gate.next_request_in(longest)
+        if narrowed is None or (not narrowed.queues and gate.full_queues):  # a request cannot leave out one queue
+            await asyncio.sleep(longest)
+        else:
+            await self._client.engine.wait(narrowed, longest)
 
     async def finish(self) -> None:
-        """Wait for the writes of the consumer's registration."""
+        """Wait for the writes of the consumer's registration, and of the slots that have become free."""
         await self._registration.finish()
+        await self._limits.gate.close()
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         engine = self._client.engine
@@ -109,6 +146,9 @@ class TaskLeases:
         change = make_change(held)
         is_settled = await self._settlements.commit(change)
         self._forget(held)
+        self._limits.gate.ended([held])  # the caller works on it no more, whether or not it has the lease
+        if not self._client.engine.registers_consumers:  # a write after this call could fail that of another process
+            await self._limits.gate.release()
         if not is_settled:
             raise _lost(held)
         transitions = self._client.transitions
@@ -123,10 +163,20 @@ class TaskLeases:
             raise TaskNotFound(f"task {task} was not dequeued by this client, or is already settled", task_id=task)
         return held
 
+    def _hold(self, task: Task) -> None:
+        self.held[task.id] = task
+        if task.group is not None:
+            self._held_groups[group_key(task.type, task.group)] += 1
+
     def _forget(self, held: Task) -> None:
         known = self.held.get(held.id)
         if known is not None and known.lease_id == held.lease_id:  # a later attempt of the task may be held here
             del self.held[held.id]
+            if held.group is not None:
+                key = group_key(held.type, held.group)
+                self._held_groups[key] -= 1
+                if not self._held_groups[key]:
+                    del self._held_groups[key]
             self._sources.pop(held.id, None)
 
 

@@ -7,7 +7,17 @@ from qo.engine import Engine
 from qo.errors import DamagedNote
 from qo.fleet_limits.declared import read_declared
 from qo.fleet_limits.limit_state import LimitState, next_start
-from qo.fleet_limits.rules import KEY, NO_GROUP, QUEUE, STATES, TYPE, DeclaredLimits, LimitRules, state_note
+from qo.fleet_limits.rules import (
+    KEY,
+    NO_GROUP,
+    QUEUE,
+    STATES,
+    TYPE,
+    DeclaredLimits,
+    LimitRules,
+    state_note,
+    type_of_scope,
+)
 from qo.model import Counts, Limit, Status, Task, plural, shown_group
 
 MAX_SHOWN = 20  # groups of one limit
@@ -74,14 +84,18 @@ def _replaced(status: LimitStatus, key: str | None) -> LimitStatus:
 
 
 async def _states(engine: Engine) -> dict[str, LimitState]:
-    states = {}
+    states: dict[str, LimitState] = {}
     for note in await engine.notes(STATES):
         try:
             state = notes.decode(note, LimitState)
         except DamagedNote as error:
             notes.report(error)
         else:
-            states[state.scope] = state
+            type_ = type_of_scope(state.scope)  # the slots and the starts of a type may be in different notes
+            scope = state.scope if type_ is None else TYPE + type_
+            before = states.get(scope, LimitState(scope=scope))
+            holders, next_at = before.holders | state.holders, before.next_at | state.next_at
+            states[scope] = LimitState(scope=scope, holders=holders, next_at=next_at)
     return states
 
 

@@ -5,7 +5,7 @@ import msgspec
 from qo import notes
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote
-from qo.fleet_limits.limit_gate import ended_holders
+from qo.fleet_limits.known_limit import ended_holders
 from qo.fleet_limits.limit_state import LimitState, attempts, without
 from qo.fleet_limits.rules import STATES
 

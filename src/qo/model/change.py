@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.model.filter import ClaimRequest
+from qo.model.group import regrouped
 from qo.model.ranking import AGEING, STRICT
 from qo.model.task import BLOCKED_AT, FINISHED, FailureKind, Status, Task, kind_of
 from qo.model.text import storable_log, storable_progress_text
@@ -65,6 +66,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     priority: int | None = None  # only with `promotion`
     promotion: float | None = None  # seconds after which a task of this priority goes before all newer tasks
     payload: bytes | None = None
+    group: str | None = None  # the group of a task that was submitted without it: it moves to the lane of the group
     log: str | None = None  # the last log lines of the attempt that this change ends, for its event
     progress: float | None = None  # 0 to 1
     progress_text: str | None = None  # with `progress`; without it, None removes the stored text
@@ -126,6 +128,7 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
         available_at=available_at,
         rank=rank,
         priority=task.priority if change.priority is None else change.priority,
+        stored_needs=task.stored_needs if change.group is None else regrouped(task.stored_needs, change.group),
         failures=task.failures if change.failures is None else change.failures,
         result=None if to is Status.PENDING else task.result if change.result is None else change.result,
         error=None if to is Status.COMPLETED else task.error if change.error is None else change.error,
@@ -195,13 +198,19 @@ def complete(task: Task, result: bytes = b"null", *, started_at: float | None = 
     )
 
 
-def release(task: Task, delay: float | None = 0.0, *, log: str | None = None) -> Change:
+def release(task: Task, delay: float | None = 0.0, *, log: str | None = None, group: str | None = None) -> Change:
     """Return an unfinished task to the queue. This uses up no retry: only `failures` is compared with `max_retries`.
 
-    With a `delay` of None the task keeps its rank and its `available_at`.
+    With a `delay` of None the task keeps its rank and its `available_at`. With a `group` it belongs to this group.
     """
     return Change(
-        id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.PENDING, delay=delay, log=storable_log(log)
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.PENDING,
+        delay=delay,
+        log=storable_log(log),
+        group=group,
     )
 
 

@@ -19,6 +19,7 @@ GROUP_MARK = "!"  # sorts before the names of capabilities
 _MAX_GROUP_LENGTH = 160  # characters; longer values are hashed
 _HASH_LENGTH = 32  # hex digits
 _SAFE = "=:._-@/+,"  # with letters and digits: characters that are not escaped
+_MISSING = "%"
 _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}=[A-Za-z0-9%=:._@/+,~-]{0,160}")
 
 
@@ -31,6 +32,11 @@ def make_group(key: str, value: object) -> str:
     return group
 
 
+def missing_group(key: str) -> str:
+    """The group of tasks without the argument `key`. No value gives this text, because `%` is escaped."""
+    return f"{key}={_MISSING}"
+
+
 def check_group(field: str, group: str) -> str:
     if not is_a(group, str) or not _GROUP.fullmatch(group):
         raise InvalidTask(field, f"{show(group)} is not an argument and its value, such as customer_id=42")
@@ -39,6 +45,8 @@ def check_group(field: str, group: str) -> str:
 
 def shown_group(group: str) -> str:
     """A group as it is shown to users."""
+    if group.endswith(f"={_MISSING}"):
+        return f"no {group.partition('=')[0]}"
     return unquote(group)
 
 
@@ -50,6 +58,11 @@ def with_group(needs: Sequence[str], group: str | None) -> tuple[str, ...]:
 def group_in(stored_needs: Sequence[str]) -> str | None:
     """The group among the needs that a store keeps."""
     return stored_needs[0][1:] if stored_needs and stored_needs[0][:1] == GROUP_MARK else None
+
+
+def regrouped(stored_needs: tuple[str, ...], group: str) -> tuple[str, ...]:
+    """The needs that a store keeps, with another group."""
+    return with_group(without_group(stored_needs), group)
 
 
 def without_group(stored_needs: tuple[str, ...]) -> tuple[str, ...]:

@@ -185,7 +185,7 @@ FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
 -- name: move
--- Moves a pending task to the lane of another priority.
+-- Moves a task to the lane of another priority or group.
 UPDATE tasks SET lane = ?2, priority = ?3 WHERE n = ?1
 
 -- name: set_aside

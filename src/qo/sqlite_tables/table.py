@@ -22,6 +22,7 @@ from qo.model import (
     apply,
     created,
     is_repeat,
+    regrouped,
     stamps,
 )
 from qo.sqlite_tables.claims import SqliteClaims
@@ -151,7 +152,7 @@ class SqliteTable:
             rows.append(changed_row(brief.n, changed, change, now))
             if change.payload is not None:
                 self._db.execute("UPDATE tasks SET payload = ? WHERE n = ?", (change.payload, brief.n))
-            lane = brief.lane if change.priority is None else self._move(brief, change.priority)
+            lane = self._move(brief, change)
             if changed.status is Status.PENDING or brief.task.status is Status.PENDING:
                 lanes |= {brief.lane, lane}
             if changed.status is not Status.RUNNING:  # renewals are not transitions
@@ -176,9 +177,13 @@ class SqliteTable:
             self._transaction.segments.require([task_id for task_id in ids if task_id not in stored])
         return stored
 
-    def _move(self, brief: Brief, priority: int) -> int:
-        """Move a task to the lane of another priority, and return the lane."""
-        queue, type_, needs, _ = self._lanes[brief.lane]
+    def _move(self, brief: Brief, change: Change) -> int:
+        """Move a task to the lane of another priority or group, and return the lane."""
+        if change.priority is None and change.group is None:
+            return brief.lane
+        queue, type_, needs, priority = self._lanes[brief.lane]
+        needs = needs if change.group is None else regrouped(needs, change.group)
+        priority = priority if change.priority is None else change.priority
         lane = self._lanes.number(queue, type_, needs, priority)
         if lane != brief.lane:
             self._db.execute(SQL["move"], (brief.n, lane, priority))

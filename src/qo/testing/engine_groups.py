@@ -5,6 +5,7 @@ import asyncio
 from qo.engine import Engine
 from qo.model import ClaimRequest, Filter, Status, complete, release, set_priority
 from qo.testing.clock import ManualClock
+from qo.testing.limit_histories import LimitHistory
 from qo.testing.samples import claim, claim_request, new, stored, task_id
 
 _WAIT_LIMIT = 60.0  # seconds after which a call counts as hanging
@@ -87,6 +88,40 @@ class GroupContract:
         (task,) = await claim(engine, takes_groups=True)
         assert (task.group, task.priority) == ("customer=1", 0)
 
+    async def test_a_task_that_goes_back_with_a_group_moves_to_its_lane_and_keeps_its_place(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        capabilities = frozenset({"gpu"})
+        await engine.add([new(0), new(1, needs=("gpu",)), new(2, group="customer=7", needs=("gpu",))])
+        before = {name: await stored(engine, name) for name in range(3)}
+        clock.advance(1)
+        await engine.add([new(3, group="customer=1")])
+        tasks = await claim(engine, takes_groups=True, capabilities=capabilities, limit=3)
+        assert await engine.apply([release(task, None, group="customer=1") for task in tasks]) == [True] * 3
+        for name, needs in ((0, ()), (1, ("gpu",)), (2, ("gpu",))):
+            task = await stored(engine, name)
+            assert (task.status, task.group, task.needs) == (Status.PENDING, "customer=1", needs)
+            assert (task.rank, task.available_at) == (before[name].rank, before[name].available_at)
+        everything = {"takes_groups": True, "capabilities": capabilities}
+        assert await claim(engine, **everything, group_limits={"t customer=1": 0}) == []
+        counts = await engine.count()
+        assert sum(number for key, number in counts.items() if key.status is Status.PENDING) == 4
+        assert sum(number for key, number in counts.items() if key.status is not Status.PENDING) == 0
+        tasks = await claim(engine, **everything, limit=10)
+        assert [task.id for task in tasks] == [task_id(n) for n in range(4)]
+        assert {task.group for task in tasks} == {"customer=1"}
+        assert await engine.apply([complete(task) for task in tasks]) == [True] * 4
+
+    async def test_a_group_comes_only_with_a_change_whose_guard_holds(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(0)])
+        (task,) = await claim(engine)
+        assert await engine.apply([release(task)]) == [True]
+        clock.advance(1)
+        (other,) = await claim(engine)
+        assert await engine.apply([release(task, None, group="customer=1")]) == [False]
+        assert (await stored(engine, 0)).group is None
+        assert await engine.apply([complete(other)]) == [True]
+
     async def test_waiting_does_not_end_for_the_tasks_of_a_full_group(self, engine: Engine) -> None:
         await engine.add([new(n, group="customer=1") for n in range(3)])
         full = claim_request(takes_groups=True, types=("t",), group_limits={"t customer=1": 0})
@@ -104,6 +139,9 @@ class GroupContract:
         assert await claim(engine, takes_groups=True, types=("t",), group_limits={"t customer=1": 0}) == []
         async with asyncio.timeout(_WAIT_LIMIT):
             await engine.wait(claim_request(takes_groups=True, types=("t",)), 600.0)
+
+    async def test_a_random_history_of_workers_keeps_to_the_limits(self, engine: Engine, clock: ManualClock) -> None:
+        await LimitHistory(engine, clock, seed=1).run(steps=40)
 
 
 async def _waits(engine: Engine, request: ClaimRequest) -> bool:

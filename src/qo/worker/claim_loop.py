@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from qo.clock import Clock, iso
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.fleet_limits.limit_gate import Admission, LimitGate
+from qo.fleet_limits.admission import Admission
+from qo.fleet_limits.limit_gate import LimitGate
 from qo.handled_types import find_unhandled
 from qo.model import FILLS_RESULTS, MAX_NAMES, ClaimRequest, Filter, PendingKind, Status, Task, release
 from qo.pending_counts import count_pending
@@ -117,8 +118,8 @@ class ClaimLoop:
 
     async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
         """The request without what the fleet limits exclude; None if nothing is left."""
-        if self._gate.is_blocking:
-            await self._calls.attempt(self._gate.refresh)
+        if not self._gate.is_idle:
+            await self._calls.attempt(partial(self._gate.refresh, request.types))
         narrowed = self._gate.narrow(request)
         if narrowed is None or narrowed.queues or not (full := self._gate.full_queues):
             return narrowed
@@ -170,7 +171,8 @@ class ClaimLoop:
             if self._scope.holds_back(task.queue, task.type):
                 self._settler.report(run, HANDED_BACK)
             elif admission is None:
-                self._settler.report(run, RunOutcome(handed_back=True, after=self._gate.refusal_delay(task)))
+                refusal = self._gate.refusal(task)
+                self._settler.report(run, RunOutcome(handed_back=True, after=refusal.delay, group=refusal.group))
             elif admission.is_timed:
                 run.start_by = self._clock() + self._gate.seconds_until(admission.start_by)
                 self._loop.call_later(max(0.0, self._gate.seconds_until(admission.start_at)), self._start_due, run)

@@ -23,6 +23,8 @@ _OLD_RATE_WEIGHT = 0.5  # weight of the previous rate when the rate falls
 _RUN_TIME_WEIGHT = 0.2  # weight of the latest run in the average run time of its type
 _MIN_RUN_TIME = 1e-6  # seconds; avoids a division by zero
 _BUSY_PERIOD = 10.0  # seconds a worker counts as busy after a claim that returned tasks
+_OVERTAKEN_PERIOD = 30.0  # seconds for which a type is not prefetched whose tasks were overtaken
+_FIRST_CLAIM_INTERVAL = 0.5  # seconds between two claims of the store's first task meanwhile
 
 
 class Prefetch:
@@ -64,6 +66,43 @@ class Prefetch:
         return 0 if usual is None else min(self._limit, int(self._slots * self._horizon / max(usual, _MIN_RUN_TIME)))
 
 
+class OvertakenTypes:
+    """Types whose tasks do not start because the tasks of other types rank before them.
+
+    A claim returns tasks of each type up to its limit, so also some that rank behind thousands of another type. They
+    would wait for a slot in vain, go back to the store and be claimed again. Instead, while no slot is free, the worker
+    does not prefetch these types, and claims the store's first task of all types now and then.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began: dict[str, float] = {}  # by type: when its last settled run began
+        self._until: dict[str, float] = {}  # by type: when it is prefetched again
+        self._first_claim_at = float("-inf")
+
+    def began(self, type: str, at: float) -> None:
+        """Record that a handler began. A type whose handlers begin is not overtaken."""
+        self._began[type] = max(at, self._began.get(type, at))
+        self._until.pop(type, None)
+
+    def unstarted(self, type: str, since: float) -> None:
+        """Record a task that has waited for a slot in vain since an instant."""
+        if self._began.get(type, since) <= since and any(at > since for at in self._began.values()):
+            self._until[type] = self._clock() + _OVERTAKEN_PERIOD
+
+    def current(self) -> frozenset[str]:
+        now = self._clock()
+        return frozenset(type for type, until in self._until.items() if now < until)
+
+    def needs_first_task(self) -> bool:
+        """Whether to claim the store's first task now, which may be of an overtaken type."""
+        now = self._clock()
+        if now - self._first_claim_at < _FIRST_CLAIM_INTERVAL:
+            return False
+        self._first_claim_at = now
+        return True
+
+
 class ClaimPlan:
     def __init__(
         self,
@@ -80,6 +119,7 @@ class ClaimPlan:
         self._limits = scope.limits
         self.lease = LeaseLength(settings.lease)
         self.prefetch = Prefetch(settings.prefetch, settings.concurrency, clock)
+        self.overtaken = OvertakenTypes(clock)
         # Of the last request: prefetch limits by type, without rate and concurrency limits.
         self._caps: dict[str, int] = {}
         self._busy_until = float("-inf")
@@ -95,7 +135,7 @@ class ClaimPlan:
         """The next claim request; None if the worker is paused or has no free slot for a task it may run."""
         if self._scope.is_paused:
             return None
-        barred = self._queue.needs_claim
+        barred, overtaken = self._queue.needs_claim, frozenset[str]()
         if barred:  # claim only the store's first tasks, for the slots that wait for them
             limit, self._caps = self._limits.total(self._queue.free_slots), {}
         else:
@@ -106,12 +146,16 @@ class ClaimPlan:
             # Claim half of the capacity: one half runs while the other half is being claimed or settled.
             limit = self._limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
             limit, self._caps = self._startable(limit)
+            overtaken = self.overtaken.current() if self._queue.free <= 0 else frozenset[str]()
+            if overtaken and self.overtaken.needs_first_task():
+                limit, self._caps, overtaken = min(limit, 1), {}, frozenset()
+            self._caps = {type: most for type, most in self._caps.items() if type not in overtaken}
         per_type_limits = dict(self._caps)
         for type, most in self._limits.per_type_limits(self._scope.handlers, self._leased_runs.by_type).items():
             per_type_limits[type] = min(most, per_type_limits.get(type, most))
             if most <= self._caps.get(type, most):
                 self._caps.pop(type, None)
-        types = tuple(type for type in self._scope.types if per_type_limits.get(type, 1) > 0)
+        types = tuple(type for type in self._scope.types if per_type_limits.get(type, 1) > 0 and type not in overtaken)
         if limit <= 0 or not types:
             if barred:
                 self._queue.lift_barrier()
@@ -134,8 +178,13 @@ class ClaimPlan:
             if run.began is None:
                 self._limits.returned(run.task.type)
             elif run.ended is not None:
+                self.overtaken.began(run.task.type, run.began)
                 self.prefetch.ended(run.task.type, run.ended - run.began)
         self.changed.set()
+
+    def unstarted(self, run: Run) -> None:
+        """Adapt to a run that has waited for a slot for too long."""
+        self.overtaken.unstarted(run.task.type, run.received)
 
     def cut(self, tasks: Iterable[Task]) -> list[str]:
         """The types whose prefetch limit cut off the last claim, so the store may hold more tasks of them.

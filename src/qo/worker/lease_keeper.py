@@ -70,6 +70,7 @@ class LeaseKeeper:
         self._executors, self._settler = executors, settler
         self._lease, self._clock = lease, clock
         self._none_overdue_before = float("-inf")  # no held lease ends before this instant
+        self.on_unstarted: Callable[[Run], None] = lambda _: None  # called with a run that waited for a slot in vain
         self.on_dropped: Callable[[Run], None] = lambda _: None  # called with a run that has ended and is not settled
         self.on_lost: Callable[[list[Run]], Awaitable[None]] = _ignore  # called once the runs are stopped
 
@@ -173,7 +174,10 @@ class LeaseKeeper:
             for run in self._leased_runs.runs():
                 if run.ends_at is not None and (run.lost or not run.settled) and now >= run.ends_at:
                     self._overdue(run, now - run.ends_at)
-            for run in queue.refused() + queue.take_back(received_before=now - MAX_SLOT_WAIT):
+            for run in queue.refused():
+                self._settler.report(run, HANDED_BACK)
+            for run in queue.take_back(received_before=now - MAX_SLOT_WAIT):
+                self.on_unstarted(run)
                 self._settler.report(run, HANDED_BACK)
 
     def _overdue(self, run: Run, late: float) -> None:

@@ -44,6 +44,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     kind: FailureKind = FailureKind.ERROR  # of `error`
     permanent: bool = False  # do not retry
     after: float | None = None  # seconds until the retry
+    group: str | None = None  # handed back with a group that the task was submitted without
     handed_back: bool = False  # did not run, or not to its end; does not count as a failure
     apart: bool = False  # another task may be the cause: not a failure, and the task runs alone next time
 
@@ -204,7 +205,7 @@ def settlement(run: Run, outcome: RunOutcome, random: Callable[[], float], log: 
     """The change that the outcome makes to the task, by the rules of the model. `log`: its last lines."""
     task, started_at = run.task, run.started_at
     if outcome.handed_back:
-        return release(task, outcome.after, log=log)
+        return release(task, outcome.after, log=log, group=outcome.group)
     if outcome.apart:
         return set_apart(task, outcome.error or "")
     if outcome.error is None:

@@ -119,6 +119,7 @@ class Worker:
             max_interval=settings.lease / 3,
             clock=clock,
         )
+        self._lease_keeper.on_unstarted = self._plan.unstarted
         self._lease_keeper.on_dropped = lambda run: self._gate.ended([run.task])
         self._lease_keeper.on_lost = self._settler.on_lost = self._cancellation.explain
         self._controls = ControlsReader(

@@ -171,7 +171,7 @@ def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def change_parameters(changes: Sequence[Change], lanes: Mapping[str, int]) -> dict[str, Any]:
-    """The parameters of `change`. `lanes` are the new lanes of tasks whose priority changes, by id."""
+    """The parameters of `change`. `lanes` are the new lanes of tasks whose priority or group changes, by id."""
     return {
         "id": uuids([change.id for change in changes]),
         "guard": texts([change.guard.value for change in changes]),

@@ -1,6 +1,6 @@
 """Writes: each call is one statement, or a few. A statement whose connection was lost is repeated."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from qo.model import (
     in_order,
     is_id,
     lane_of,
+    regrouped,
     release,
 )
 
@@ -221,7 +222,7 @@ class PostgresTable:
         """
         is_repeated, left = False, list(changes)
         for _ in range(_MAX_ADD_ATTEMPTS):
-            keys = await self._new_lanes({change.id: change.priority for change in left if change.priority is not None})
+            keys = await self._new_lanes(left)
             try:
                 numbers = await self.lanes.make(keys.values()) if keys else {}
                 lanes = {task_id: numbers[key].lane for task_id, key in keys.items()}
@@ -239,14 +240,15 @@ class PostgresTable:
                 return is_repeated
         raise StorageError(f"{self._pool.address.shown_url}: the lanes of tasks keep being removed; try again")
 
-    async def _new_lanes(self, priorities: Mapping[str, int]) -> dict[str, LaneKey]:
-        """The lanes of tasks with other priorities. Lanes that were removed are forgotten."""
-        if not priorities:
+    async def _new_lanes(self, changes: Iterable[Change]) -> dict[str, LaneKey]:
+        """The lanes of tasks that get another priority or group. Lanes that were removed are forgotten."""
+        moved = {change.id: change for change in changes if change.priority is not None or change.group is not None}
+        if not moved:
             return {}
-        rows = await self._pool.read("get", {"id": uuids(sorted(priorities))})
+        rows = await self._pool.read("get", {"id": uuids(sorted(moved))})
         lanes = await self.lanes.look_up(row[LANE_COLUMN] for row in rows)
         old = {row[0]: lanes[row[LANE_COLUMN]] for row in rows if row[LANE_COLUMN] in lanes}
-        keys: dict[str, LaneKey] = {task_id: (*lane[:3], priorities[task_id]) for task_id, lane in old.items()}
+        keys = {task_id: _moved(lane, moved[task_id]) for task_id, lane in old.items()}
         await self.lanes.check(keys.values())
         return keys
 
@@ -302,3 +304,10 @@ def _added(task: NewTask, new_ids: set[str], last_ids: dict[str, str]) -> Added:
 def _valid_ids(ids: Iterable[str]) -> set[str]:
     """Omits texts that are not ids, and therefore name no task."""
     return {task_id for task_id in ids if is_id(task_id)}
+
+
+def _moved(lane: LaneKey, change: Change) -> LaneKey:
+    """The lane of a task after a change of its priority or group."""
+    queue, type_, needs, priority = lane
+    needs = needs if change.group is None else regrouped(needs, change.group)
+    return queue, type_, needs, priority if change.priority is None else change.priority

@@ -11,7 +11,20 @@ from typing import Any, NamedTuple
 import msgspec
 
 from qo.damage import check_stored
-from qo.model import MEDIUM, STRICT, UNREADABLE, Change, Event, FailureKind, NewTask, RetryPolicy, Status, Task, kind_of
+from qo.model import (
+    MEDIUM,
+    STRICT,
+    UNREADABLE,
+    Change,
+    Event,
+    FailureKind,
+    NewTask,
+    RetryPolicy,
+    Status,
+    Task,
+    kind_of,
+    with_group,
+)
 
 log = logging.getLogger("qo.engines")
 _STATE = struct.Struct(">BIIIdddddddd")
@@ -128,6 +141,7 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.payload is not None,
                 change.log,
                 None if change.progress is None else _json((change.progress, change.progress_text)).decode(),
+                None if change.group is None else _json(with_group((), change.group)[0]).decode(),
             )
             for change in changes
         ]

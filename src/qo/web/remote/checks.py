@@ -156,7 +156,9 @@ def check_change(change: Change, payload_limit: int) -> Change:
 
 
 def _check_report(change: Change) -> None:
-    """Check the log and the progress of an attempt."""
+    """Check the log and the progress of an attempt, and the group that it found."""
+    if change.group is not None:
+        check_group("group", change.group)
     if change.progress is not None:
         check_number("progress", change.progress, maximum=1.0)
     for field, limit in (("log", LOG_LIMIT), ("progress_text", 4 * PROGRESS_TEXT_LIMIT)):

@@ -1,30 +1,22 @@
 """Polls: which tasks a worker receives, under which lease, and how long a poll waits."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 
-from msgspec.structs import replace
-
-from qo import notes
 from qo.clock import boot_clock, system_clock
 from qo.codec import json_text
 from qo.engine import Engine
-from qo.errors import Conflict, InvalidTask, StorageError
-from qo.fleet_limits.declared import read_declared
-from qo.fleet_limits.limit_gate import LimitGate
-from qo.fleet_limits.rules import LimitRules
+from qo.errors import InvalidTask
+from qo.fleet_limits.limited_claims import LimitedClaims
 from qo.ids import new_token
-from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, plural, release
+from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number
 from qo.notes import Controls
-from qo.store_time import StoreTime
 from qo.web.callers import AccessLimits
 from qo.web.http.byte_budget import claim_within
 from qo.web.remote.messages import LEASE, Poll, PolledTask
 from qo.web.remote.worker_registry import WorkerSession, check_capacity
-
-log = logging.getLogger("qo.web")
 
 MAX_TASKS = 1000
 MAX_WAIT = 25.0  # seconds
@@ -35,10 +27,7 @@ _REQUEST_ID = range(16, 129)  # allowed lengths; the lease id is derived from it
 class TaskPolling:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._control = Controls()
-        self._read_at = float("-inf")
-        self._time = StoreTime(engine, system_clock)
-        self.gate = LimitGate(engine, clock=boot_clock, store_time=self._time, starts_at_once=True)
+        self.claims = LimitedClaims(engine, system_clock, partial(claim_within, engine))
 
     async def poll(
         self, session: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
@@ -47,53 +36,19 @@ class TaskPolling:
         request, until = self._check(session, asked, limits), boot_clock() + min(asked.wait, MAX_WAIT)
         while True:
             allowed = await self._allowed(session, request)
-            tasks = await self._admit(await self._claim(allowed)) if allowed else []
+            tasks, _ = await self.claims.claim(allowed) if allowed else ([], False)
             left = until - boot_clock()
             if tasks or left <= 0:
                 for task in tasks:
                     session.rates.started(task.type)
                 return tasks
             if allowed:
-                await self._engine.wait(allowed, self.gate.next_request_in(left))
+                await self._engine.wait(allowed, self.claims.gate.next_request_in(left))
             else:
                 await asyncio.sleep(
-                    self.gate.next_request_in(min(left, _CONTROLS_AGE))
+                    self.claims.gate.next_request_in(min(left, _CONTROLS_AGE))
                 )  # paused or rate limited: read the controls again
             await check_caller()
-
-    async def _claim(self, request: ClaimRequest) -> list[Task]:
-        tasks = await claim_within(self._engine, request)
-        self.gate.turns.claimed(len(tasks), request.limit)  # each poll is for another worker: no tasks are held
-        return tasks
-
-    async def _admit(self, tasks: list[Task]) -> list[Task]:
-        """The tasks that the fleet limits allow to start, at the time when the last of them may start."""
-        if self.gate.is_idle or not tasks:
-            return tasks
-        try:
-            admitted = await self.gate.admit(tasks)
-            last = max((admission.start_at for admission in admitted.values()), default=float("-inf"))
-            await asyncio.sleep(max(0.0, self.gate.seconds_until(last)))
-        except BaseException:
-            await self.release(tasks)
-            raise
-        in_time = {id for id, admission in admitted.items() if self.gate.seconds_until(admission.start_by) >= 0}
-        if back := [task for task in tasks if task.id not in in_time]:
-            await self.release(back, are_refused=True)
-        return [task for task in tasks if task.id in in_time]
-
-    async def release(self, tasks: list[Task], *, are_refused: bool = False) -> None:
-        """Release tasks whose response cannot be sent, or which the fleet limits refuse. This uses up no retries.
-
-        If the store is unreachable, their leases expire.
-        """
-        changes = [release(task, self.gate.refusal_delay(task) if are_refused else None) for task in tasks]
-        try:
-            await self._engine.apply(changes)
-        except (StorageError, Conflict) as error:
-            log.warning("cannot release %s of a failed poll before the lease expires: %s", plural(len(tasks)), error)
-        else:
-            self.gate.ended(tasks)
 
     def _check(self, session: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
         check_number("wait", asked.wait)
@@ -128,7 +83,7 @@ class TaskPolling:
             types = tuple(sorted((set(types) or {lane.type for lane in lanes}) - control.paused_types))
             if not queues or not types:
                 return None
-        return await self._narrow(
+        return await self.claims.narrow(
             ClaimRequest(
                 worker_id=request.worker_id,
                 lease_id=request.lease_id,
@@ -142,28 +97,13 @@ class TaskPolling:
             )
         )
 
-    async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
-        """The request without the groups and types that the fleet limits exclude."""
-        await self.gate.refresh()
-        narrowed = self.gate.narrow(request)
-        if narrowed is None or narrowed.queues or not (full := self.gate.full_queues):
-            return narrowed
-        waiting = {lane.queue for lane in await self._engine.count() if lane.status is Status.PENDING}
-        return replace(narrowed, queues=tuple(sorted(waiting - full))) if waiting - full else None
-
     async def should_drain(self, session: WorkerSession) -> bool:
         """Whether the worker was asked to drain."""
         return session.note.worker_id in (await self._controls()).draining
 
     async def _controls(self) -> Controls:
-        now = boot_clock()
-        if now - self._read_at >= _CONTROLS_AGE:
-            await self._time.update()
-            self._control = await notes.read_or(self._engine, notes.CONTROL, Controls, self._control)
-            declared = await read_declared(self._engine)
-            self.gate.set_rules(LimitRules(declared.types, self._control.limits), declared.fair)
-            self._read_at = now
-        return self._control
+        await self.claims.read_rules()
+        return self.claims.controls
 
 
 def lease_of(worker_id: str, request_id: str | None) -> str:

@@ -83,7 +83,7 @@ async def poll(
             await api.registry.make_known(tuple({task.type for task in tasks}), only_if_room=True)
             answer = msgspec.json.encode(messages.Polled(tasks=[polled_task(task) for task in tasks]))
         except BaseException:  # no worker has received these leases
-            await api.polling.release(tasks)
+            await api.polling.claims.release(tasks)
             raise
         api.limits.watch(tasks)
         for task in tasks:
@@ -110,7 +110,7 @@ async def result(
     limit = api.client.payload_limit
     told, settled = await record(api.engine, session, results, caller, result_limit=limit)
     api.limits.forget(each.task.id for each in settled)
-    api.polling.gate.ended([each.task for each in settled])
+    api.polling.claims.gate.ended([each.task for each in settled])
     for each in settled:
         api.client.transitions.settled(each.task, each.change)
     if data.results is not None:

@@ -1,6 +1,6 @@
 -- ARGV = nonce, now or '', batch, result or payload...
 --   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has_result, error, started_at, kind,
---     run_at, priority, promotion, has_payload, log, progress}
+--     run_at, priority, promotion, has_payload, log, progress, group}
 -- Returns for each change '1' (applied now, or before) or '0'.
 local nonce, now, batch = ARGV[1], current_time(ARGV[2]), cmsgpack.unpack(ARGV[3])
 check_lease_rights()
@@ -56,11 +56,20 @@ local function lane_for(lane, priority)
   return head .. priority .. ']'
 end
 
+-- The name of the lane for another group, the first of its needs. Names contain no quotes.
+local function lane_of_group(lane, group)
+  local head, needs = string.match(lane, '^(%["[^"]*","[^"]*",%[)(.*)$')
+  needs = string.gsub(needs, '^"![^"]*",?', '', 1)
+  return head .. group .. (slice(needs, 1, 1) == ']' and '' or ',') .. needs
+end
+
 local function change_task(key, old, error, change, result)
   local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind, run_at, priority, promotion,
-    has_payload, log, progress = unpack(change, 1, 18)
+    has_payload, log, progress, group = unpack(change, 1, 19)
   local status = STATUS_CODES[to]
   local available_at, rank = place(old, delay, run_at, promotion)
+  local lane = priority and lane_for(old.lane, priority) or old.lane
+  if group then lane = lane_of_group(lane, group) end
   local new = {
     status = status, attempt = old.attempt, failures = failures or old.failures, version = old.version + 1,
     timeout = old.timeout, available_at = available_at, rank = rank,
@@ -68,7 +77,7 @@ local function change_task(key, old, error, change, result)
     started_at = status == PENDING and NO_TIME or started_at or old.started_at,
     completed_at = status < COMPLETED and NO_TIME
       or old.completed_at == old.completed_at and old.completed_at or now, -- NO_TIME does not equal itself
-    lane = priority and lane_for(old.lane, priority) or old.lane, worker_id = status == PENDING and '' or old.worker_id, lease_id = old.lease_id,
+    lane = lane, worker_id = status == PENDING and '' or old.worker_id, lease_id = old.lease_id,
   }
   if status == COMPLETED then new_error = false else new_error = new_error or error end
   local fields = { 's', encode_state(new) }

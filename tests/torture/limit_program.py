@@ -1,4 +1,4 @@
-"""A worker process of the kill tests: it writes the start and the end of each handler to a file.
+"""A worker process of `test_limits`: it writes the start and the end of each handler to a file.
 
 Arguments: the URL of the store, and the file.
 """

@@ -1,0 +1,95 @@
+"""Claims under the limits of the fleet, for callers that start tasks when they get them: `dequeue` and HTTP polls."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec.structs import replace
+
+from qo import notes
+from qo.clock import Clock, boot_clock
+from qo.engine import Engine
+from qo.errors import Conflict, StorageError
+from qo.fleet_limits.declared import read_declared
+from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.rules import LimitRules
+from qo.model import ClaimRequest, Status, Task, plural, release
+from qo.notes import CONTROL, Controls
+from qo.store_time import StoreTime
+
+log = logging.getLogger("qo.limits")
+_RULES_AGE = 1.0  # seconds for which a read of the limits is reused
+
+
+class LimitedClaims:
+    """Of one process. `claim` is how its tasks are claimed."""
+
+    def __init__(self, engine: Engine, clock: Clock, claim: Callable[[ClaimRequest], Awaitable[list[Task]]]) -> None:
+        self._engine, self._claim = engine, claim
+        self._time = StoreTime(engine, clock)
+        self.gate = LimitGate(engine, clock=boot_clock, store_time=self._time, starts_at_once=True)
+        self.controls = Controls()
+        self._read_at = float("-inf")
+
+    def share_fairly(self, held: Mapping[str, int]) -> None:
+        """Count tasks that the caller holds, by `group_key`, when the turns of groups are shared."""
+        self.gate.turns.held = held
+
+    async def read_rules(self) -> None:
+        """Read the limits, at most once a second. Raises StorageError."""
+        now = boot_clock()
+        if now - self._read_at < _RULES_AGE:
+            return
+        self.controls = await notes.read_or(self._engine, CONTROL, Controls, self.controls)
+        declared = await read_declared(self._engine)
+        self.gate.set_rules(LimitRules(declared.types, self.controls.limits), declared.fair)
+        if not self.gate.is_idle:
+            await self._time.update()
+        self._read_at = now
+
+    async def narrow(self, request: ClaimRequest) -> ClaimRequest | None:
+        """The request without what the limits exclude; None if nothing is left. Raises StorageError."""
+        await self.gate.refresh(request.types)
+        narrowed = self.gate.narrow(request)
+        if narrowed is None or narrowed.queues or not (full := self.gate.full_queues):
+            return narrowed
+        waiting = {lane.queue for lane in await self._engine.count() if lane.status is Status.PENDING}
+        return replace(narrowed, queues=tuple(sorted(waiting - full))) if waiting - full else None
+
+    async def claim(self, request: ClaimRequest) -> tuple[list[Task], bool]:
+        """Claim tasks of a narrowed request, and wait until the last of them may start. Raises StorageError.
+
+        Also returns whether another claim at once may return more: the request was limited to the turn of each group.
+        """
+        tasks = await self._claim(request)
+        has_more = self.gate.turns.claimed(len(tasks), request.limit)
+        return await self._admit(tasks), has_more
+
+    async def _admit(self, tasks: list[Task]) -> list[Task]:
+        """The tasks that the limits let start, at the time when the last of them may start."""
+        if self.gate.is_idle or not tasks:
+            return tasks
+        try:
+            admitted = await self.gate.admit(tasks)
+            last = max((admission.start_at for admission in admitted.values()), default=float("-inf"))
+            await asyncio.sleep(max(0.0, self.gate.seconds_until(last)))
+        except BaseException:
+            await self.release(tasks)
+            raise
+        in_time = {id for id, admission in admitted.items() if self.gate.seconds_until(admission.start_by) >= 0}
+        if back := [task for task in tasks if task.id not in in_time]:
+            await self.release(back, are_refused=True)
+        return [task for task in tasks if task.id in in_time]
+
+    async def release(self, tasks: list[Task], *, are_refused: bool = False) -> None:
+        """Hand back tasks that do not start. This costs no retries.
+
+        If the store is unreachable, their leases expire.
+        """
+        changes = [self.gate.refusal(task).release(task) if are_refused else release(task, None) for task in tasks]
+        try:
+            await self._engine.apply(changes)
+        except (StorageError, Conflict) as error:
+            log.warning("cannot hand %s back before the lease expires: %s", plural(len(tasks)), error)
+        else:
+            self.gate.ended(tasks)
