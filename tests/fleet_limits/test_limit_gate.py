@@ -147,3 +147,34 @@ async def test_only_tasks_without_the_argument_share_a_group(client: Client, pay
     gate = _gate(client, LimitRules({"t": Limit(concurrency=1, key="customer_id")}, {}))
     tasks = await _claimed(client, [None, None], payload=payload)
     assert len(await gate.admit(tasks)) == 1
+
+
+async def test_the_notes_of_a_slow_rate_stay_small_with_many_groups(client: Client) -> None:
+    limit = Limit(concurrency=1, rate=1, per=3600, key="c")
+    gate = _gate(client, LimitRules({"t": limit}, {}))
+    tasks = await _claimed(client, [f"c={number}" for number in range(1500)])
+    assert len(await gate.admit(tasks)) == 1500
+    for task in tasks:
+        await client.engine.apply([complete(task)])
+    gate.ended(tasks)
+    await gate.close()
+    sizes = {note.name: len(note.data) for note in await client.engine.notes("slots/")}
+    assert len(sizes) == 65  # the slots, and 64 parts of the starts
+    assert sizes.pop(state_note("type:t")) < 100  # idle groups have left
+    assert max(sizes.values()) < 3000
+
+
+async def test_a_slow_rate_holds_beside_slots_in_another_note(client: Client) -> None:
+    limit = Limit(concurrency=5, rate=1, per=3600, key="c")
+    rules = LimitRules({"t": limit}, {})
+    one, two = _gate(client, rules), _gate(client, rules)
+    first, second, third, other = await _claimed(client, ["c=1", "c=1", "c=1", "c=2"])
+    assert (await one.admit([first, second, other])).keys() == {first.id, other.id}
+    assert await two.admit([third]) == {}
+    request = two.narrow(claim_request(types=("t",)))
+    assert request is not None
+    assert request.group_limits["t c=1"] == 0
+    await one.close()
+    await two.close()
+    state = await read(client.engine, state_note("type:t"), LimitState)
+    assert {group: [*holders] for group, holders in state.holders.items()} == {"c=1": [first.id], "c=2": [other.id]}

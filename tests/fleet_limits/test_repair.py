@@ -24,3 +24,16 @@ async def test_a_sweep_removes_the_holders_whose_attempts_are_over(client: Clien
     left = (await read(client.engine, state_note("type:t"), LimitState)).holders["customer=1"]
     # The handler of a cancelled task may still run for some seconds.
     assert left.keys() == {task.id for task in tasks if task is not done}
+
+
+async def test_a_sweep_removes_the_starts_of_a_limit_that_nobody_uses(client: Client) -> None:
+    now = await client.engine.now()
+    states = {
+        "rate:1:t": LimitState(scope="rate:1:t", next_at={"customer=1": now - 100, "customer=2": now - 61}),
+        "rate:2:t": LimitState(scope="rate:2:t", next_at={"customer=3": now - 100, "customer=4": now + 100}),
+    }
+    for scope, state in states.items():
+        await client.engine.write_note(state_note(scope), msgspec.json.encode(state), expected=ANY)
+    await Monitor(client, MonitorSettings(), id="m").check_once()
+    assert (await read(client.engine, state_note("rate:1:t"), LimitState)).next_at == {}
+    assert len((await read(client.engine, state_note("rate:2:t"), LimitState)).next_at) == 2  # a worker will do it

@@ -52,6 +52,8 @@ async def test_a_limit_is_set_shown_with_its_holders_and_removed(client: Client)
         {"concurrency": 5},
         {"type": "a", "queue": "b", "concurrency": 5},
         {"type": "a", "concurrency": -1},
+        {"type": "a", "concurrency": 0},
+        {"type": "a"},
         {"type": "a", "rate": -1},
         {"type": "a", "rate": 1, "per": 0},
         {"key": "customer", "concurrency": 1},

@@ -9,10 +9,11 @@ from qo.clock import Clock
 from qo.fleet_limits.fair_turns import FairTurns
 from qo.fleet_limits.known_limit import KnownLimit
 from qo.fleet_limits.limit_state import LimitState, next_start, slots_left, starts_left
-from qo.fleet_limits.rules import NO_GROUP, QUEUE, TYPE, LimitRules, type_of_scope
+from qo.fleet_limits.rules import NO_GROUP, QUEUE, TYPE, LimitRules, of_type, type_of_scope
 from qo.fleet_limits.store_timings import StoreTimings
 from qo.model import MAX_NAMES, ClaimRequest, Limit, group_key
 
+_EMPTY = LimitState()
 _MIN_WAIT = 0.01  # seconds until the next request for a group whose rate is used up
 
 
@@ -47,7 +48,7 @@ class ClaimLimits:
             if rule.key is None:
                 _lower(per_type, type_, self._left(self._known(TYPE + type_).current(), NO_GROUP, rule))
             else:
-                _lower(per_group, type_, self._left(LimitState(), NO_GROUP, rule))
+                _lower(per_group, type_, self._left(_EMPTY, NO_GROUP, rule))
         self._limit_groups(groups)
         full_queues = self.full_queues
         types = tuple(type_ for type_ in request.types if per_type.get(type_, 1) > 0)
@@ -114,28 +115,27 @@ class ClaimLimits:
 
         The cost does not grow with the number of groups.
         """
-        states: dict[str, list[LimitState]] = {}
-        for known in self._limits.values():
-            type_ = type_of_scope(known.scope)
-            if type_ is not None and self.rules.is_keyed(type_):
-                states.setdefault(type_, []).append(known.current())
+        states = {
+            known.scope: known.current()
+            for known in self._limits.values()
+            if (type_ := type_of_scope(known.scope)) is not None and self.rules.is_keyed(type_)
+        }
         for key, (type_, group) in list(self._refused.items()):
-            left = self._left_of(states.get(type_, []), type_, group)
+            left = self._left_of(states, type_, group)
             _lower(groups, key, left)
             if left != 0:  # it is not full any more
                 del self._refused[key]
-        used = sum(len(state.holders) + len(state.next_at) for some in states.values() for state in some)
+        used = sum(len(state.holders) + len(state.next_at) for state in states.values())
         self.is_cut = used + len(self._refused) > MAX_NAMES
-        for type_, group in islice(_groups_of(states), MAX_NAMES):
-            _lower(groups, group_key(type_, group), self._left_of(states[type_], type_, group))
+        for type_, group in islice(_groups_of(states, has_starts=not self.is_cut), MAX_NAMES):
+            _lower(groups, group_key(type_, group), self._left_of(states, type_, group))
 
-    def _left_of(self, states: Collection[LimitState], type: str, group: str) -> int | None:
+    def _left_of(self, states: Mapping[str, LimitState], type: str, group: str) -> int | None:
         """How many tasks of a group may start. The slots and the starts may be in different notes."""
         rule = self.rules.for_group(type, group)
         if rule is None:
             return None
-        used = [state for state in states if group in state.holders or group in state.next_at]
-        left = [self._left(state, group, rule) for state in used or (LimitState(),)]
+        left = [self._left(states.get(each.scope, _EMPTY), group, rule) for each in of_type(type, group, rule)]
         return min((number for number in left if number is not None), default=None)
 
     def _left(self, state: LimitState, group: str, rule: Limit) -> int | None:
@@ -153,10 +153,12 @@ class ClaimLimits:
         self._blocked_until = min(self._blocked_until, self._clock() + seconds)
 
 
-def _groups_of(states: Mapping[str, Collection[LimitState]]) -> Iterator[tuple[str, str]]:
-    for type_, some in states.items():
-        for state in some:
-            yield from ((type_, group) for group in state.holders if group != NO_GROUP)
+def _groups_of(states: Mapping[str, LimitState], *, has_starts: bool) -> Iterator[tuple[str, str]]:
+    """The groups with slots, and those with starts only if there are few: most of many have no waiting tasks."""
+    for scope, state in states.items():
+        type_ = type_of_scope(scope) or ""
+        yield from ((type_, group) for group in state.holders if group != NO_GROUP)
+        if has_starts:
             yield from ((type_, group) for group in state.next_at if group != NO_GROUP and group not in state.holders)
 
 

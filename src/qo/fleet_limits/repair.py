@@ -1,6 +1,7 @@
 """Frees the slots that crashed workers left. A worker that needs one does it too; a monitor does it for all limits."""
 
 import msgspec
+from msgspec.structs import replace
 
 from qo import notes
 from qo.engine import Engine
@@ -9,9 +10,11 @@ from qo.fleet_limits.known_limit import ended_holders
 from qo.fleet_limits.limit_state import LimitState, attempts, without
 from qo.fleet_limits.rules import STATES
 
+_MAX_IDLE = 60.0  # seconds after which the past starts of a limit that nobody uses are removed
+
 
 async def repair_limits(engine: Engine, now: float) -> int:
-    """Remove the holders whose attempts are over. Returns how many. Raises StorageError."""
+    """Remove the holders whose attempts are over, and past starts. Returns how many holders. Raises StorageError."""
     freed = 0
     for note in await engine.notes(STATES):
         try:
@@ -20,8 +23,10 @@ async def repair_limits(engine: Engine, now: float) -> int:
             notes.report(error)
             continue
         gone = await ended_holders(engine, attempts(state), now)
-        if not gone:
+        is_stale = bool(state.next_at) and max(state.next_at.values()) < now - _MAX_IDLE  # no worker will remove them
+        if not gone and not is_stale:
             continue
+        state = replace(state, next_at={}) if is_stale else state
         try:
             await engine.write_note(note.name, msgspec.json.encode(without(state, gone)), expected=note.version)
         except Conflict:  # a worker changes it, and will find them too

@@ -85,7 +85,7 @@ class LimitRules:
         limit = self.for_group(task.type, NO_GROUP if group is None else group)
         if limit is not None:
             is_keyed = limit.key is not None or (group is not None and KEY + group in self._live)
-            found += _of_type(task.type, (group or NO_GROUP) if is_keyed else NO_GROUP, limit)
+            found += of_type(task.type, (group or NO_GROUP) if is_keyed else NO_GROUP, limit)
         queue = self._queues.get(task.queue)
         if queue is not None and _limits(queue):
             found.append(TaskRule(QUEUE + task.queue, NO_GROUP, queue))
@@ -118,7 +118,7 @@ def _limits(limit: Limit) -> bool:
     return limit.concurrency > 0 or limit.rate > 0
 
 
-def _of_type(type: str, group: str, limit: Limit) -> list[TaskRule]:
+def of_type(type: str, group: str, limit: Limit) -> list[TaskRule]:
     """The rules of a limit of a type. A slow rate by key is in other notes than the slots.
 
     Its groups stay in the state for long, so there may be many of them, and each start would write them all.

@@ -11,7 +11,7 @@ from qo.clock import iso
 from qo.errors import InvalidTask
 from qo.fleet_limits.limit_status import GroupStatus, LimitStatus, limit_statuses
 from qo.fleet_limits.rules import KEY, QUEUE, TYPE
-from qo.model import Limit
+from qo.model import Limit, check_declared
 from qo.web.callers import AccessLimits
 from qo.web.http.access import CHECKED, LIMITED, OPERATE, READ, caller_of
 from qo.web.http.action_recorder import describe_action
@@ -55,7 +55,7 @@ class FleetLimitsView(Struct, frozen=True, kw_only=True):
 
 
 class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of `type`, `queue` and `key`. `remove` restores the limit in the code; zeros mean no limit."""
+    """One of `type`, `queue` and `key`. `remove` restores the limit in the code; without it, `concurrency` or `rate` is at least 1."""
 
     type: TypeName | None = None
     queue: Name | None = None
@@ -80,7 +80,7 @@ async def change_limit(request: Request[Any, Any, Any], data: JSONBody[FleetLimi
     scope = _scope(data)
     if not _is_inside(scope, caller_of(request).limits):
         raise PermissionDeniedException("this would affect tasks outside the limits of this token")
-    limit = None if data.remove else Limit(concurrency=data.concurrency, rate=data.rate, per=data.per)
+    limit = None if data.remove else check_declared(Limit(concurrency=data.concurrency, rate=data.rate, per=data.per))
     described = "as in the code" if limit is None else f"{limit.concurrency} at once, {limit.rate:g} in {limit.per:g} s"
     describe_action(request, f"{scope}: {described}")
     await server_of(request).client.controls.limit_fleet(scope, limit)
