@@ -55,7 +55,7 @@ class FleetLimitsView(Struct, frozen=True, kw_only=True):
 
 
 class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of `type`, `queue` and `key`. `remove` restores the limit in the code; without it, `concurrency` or `rate` is at least 1."""
+    """One of `type`, `queue` and `key`. `concurrency` or `rate` is at least 1; `remove` restores the code's."""
 
     type: TypeName | None = None
     queue: Name | None = None
