@@ -9,6 +9,7 @@ from msgspec import Struct
 from qo.errors import InvalidTask
 from qo.model.change import Change, Guard
 from qo.model.check import UNREADABLE, check_number
+from qo.model.group import group_in
 from qo.model.ranking import STRICT
 from qo.model.task import NewTask, Status
 from qo.model.text import is_a, show
@@ -87,12 +88,13 @@ def _chosen(unique: Unique, payload: bytes) -> bytes:
 
 
 def amend(task_id: str, new: NewTask) -> Change:
-    """Give a waiting task the payload, the priority and the run time of a submission. A task that runs is refused."""
+    """Give a waiting task the payload, group, priority and run time of a submission. A task that runs is refused."""
     return Change(
         id=task_id,
         guard=Guard.WAITING,
         to=Status.PENDING,
         payload=new.payload,
+        group=group_in(new.needs),
         priority=new.priority,
         promotion=new.priority * min(new.ageing, STRICT),
         delay=new.delay if new.run_at is None else None,

@@ -3,7 +3,7 @@
 import asyncio
 
 from qo.engine import Engine
-from qo.model import ClaimRequest, Filter, Status, complete, release, set_priority
+from qo.model import ClaimRequest, Filter, Status, amend, complete, release, set_priority
 from qo.testing.clock import ManualClock
 from qo.testing.limit_histories import LimitHistory
 from qo.testing.samples import claim, claim_request, new, stored, task_id
@@ -111,6 +111,15 @@ class GroupContract:
         assert [task.id for task in tasks] == [task_id(n) for n in range(4)]
         assert {task.group for task in tasks} == {"customer=1"}
         assert await engine.apply([complete(task) for task in tasks]) == [True] * 4
+
+    async def test_a_replaced_task_is_in_the_group_of_its_new_payload(self, engine: Engine) -> None:
+        await engine.add([new(0, group="customer=1", needs=("gpu",), priority=9)])
+        other = new(0, group="customer=2", needs=("gpu",), payload=b'{"customer":2}')
+        assert await engine.apply([amend(task_id(0), other)]) == [True]
+        everything = {"takes_groups": True, "capabilities": frozenset({"gpu"})}
+        assert await claim(engine, **everything, group_limits={"t customer=2": 0}) == []
+        (task,) = await claim(engine, **everything, group_limits={"t customer=1": 0})
+        assert (task.group, task.needs, task.payload) == ("customer=2", ("gpu",), b'{"customer":2}')
 
     async def test_a_group_comes_only_with_a_change_whose_guard_holds(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(0)])
