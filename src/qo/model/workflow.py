@@ -27,6 +27,8 @@ FILLS_RESULTS = "workflow-results"
 _MARK = "0f107"  # the last digits of the ids of all tasks of workflows
 _TOKEN_LENGTH = 20  # hexadecimal digits
 _ID_LENGTH = 36  # characters
+_PARENT_RUNS = "its parent runs again"  # the error of a task that a replay of a parent lets wait
+_STARTED_ALONE = "a user started it without its parents"  # the error of a task that waited
 _BOUND, _UNBOUND = "a", "8"  # digit 16 of an id: whether the payload needs results of parents
 
 
@@ -287,7 +289,9 @@ def _reason(graph: WorkflowGraph, index: int, parent: int, state: NodeState) -> 
 def replay_node(graph: WorkflowGraph, index: int, *, is_blocked: bool, guard: Guard = Guard.FINISHED) -> Change:
     """Run a finished task again, at once or after its parents."""
     change = Change(id=graph.task_id(index), guard=guard, to=Status.PENDING, delay=0.0, failures=0)
-    return wait_again(change) if is_blocked else change
+    if is_blocked:
+        return wait_again(change)
+    return _marked(change) if graph.nodes[index].parents else change
 
 
 def wait_again(change: Change) -> Change:
@@ -296,7 +300,35 @@ def wait_again(change: Change) -> Change:
     Its error differs from the error of a task that was cancelled because of a parent. If a user cancels it while it
     waits, no replay of a parent revives it.
     """
-    return replace(change, delay=None, run_at=BLOCKED_AT, error="its parent runs again", failure_kind=FailureKind.ERROR)
+    return _marked(replace(change, delay=None, run_at=BLOCKED_AT))
+
+
+def _marked(change: Change) -> Change:
+    """Nothing but an attempt removes this error: `was_told_to_wait`."""
+    return replace(change, error=_PARENT_RUNS, failure_kind=FailureKind.ERROR)
+
+
+def mark_blocked(graph: WorkflowGraph, index: int) -> Change:
+    """Before a parent of a blocked task is replayed.
+
+    A process that has read the states before the replay may release the task after it. The mark stays, so a worker that
+    claims the task looks at its parents first.
+    """
+    return wait_again(Change(id=graph.task_id(index), guard=Guard.BLOCKED, to=Status.PENDING))
+
+
+def was_told_to_wait(task: Task) -> bool:
+    """Whether a parent of this task was replayed since its last attempt: it may have been released before."""
+    return task.error == _PARENT_RUNS
+
+
+def start_alone(change: Change) -> Change:
+    """The change with which a user starts a blocked task: it is not compared with its parents."""
+    return replace(change, error=_STARTED_ALONE, failure_kind=FailureKind.ERROR)
+
+
+def was_started_alone(task: Task) -> bool:
+    return task.error == _STARTED_ALONE
 
 
 def replay_changes(graph: WorkflowGraph, states: Mapping[int, NodeState], start: Iterable[int] = ()) -> list[Change]:

@@ -36,7 +36,7 @@ from qo.model import (
 )
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, task_id
-from qo.workflows import WorkflowTracker
+from qo.workflows import WorkflowTracker, open_tokens
 
 _CLIENTS = 3
 _LEASE = 30.0  # seconds
@@ -68,6 +68,7 @@ class WorkflowHistory:
 
     def __init__(self, engine: Engine, clock: ManualClock, seed: int, *, size: int) -> None:
         self.engine, self.clock = engine, clock
+        self._key = str(seed)
         self._dice = random.Random(seed)  # noqa: S311 - repeatable random numbers
         self._clients = [Client(engine, clock=clock) for _ in range(_CLIENTS)]
         self._plan = [self._random_task(index) for index in range(self._dice.randint(2, size))]
@@ -87,7 +88,7 @@ class WorkflowHistory:
 
     async def run(self, steps: int) -> None:
         """Submit the workflow, let everything happen to it, and at last let it complete."""
-        made = await self._client.workflows.submit("random", self._plan)
+        made = await self._client.workflows.submit("random", self._plan, idempotency_key=self._key)
         self._id, self._token = made.graph.id, made.graph.token
         actions = (self._claim, self._settle, self._lose_lease, self._cancel, self._replay, self._add, self._review)
         for _ in range(steps):
@@ -112,7 +113,7 @@ class WorkflowHistory:
         index = _index(task)
         outcome = self._dice.choices(("complete", "fail", "retry"), (7, 1, 1))[0]
         if outcome == "complete":
-            change = complete(task, str(result_of(index, _results(task))).encode())
+            change = complete(task, str(result_of(index, results_in(task))).encode())
         else:
             change = fail(task, "no") if outcome == "fail" else after_error(task, "again", random=0.5, after=0.0)
         # A process may die between the settlement and what follows from it.
@@ -179,7 +180,7 @@ class WorkflowHistory:
             graph = await self._client.workflows.graph(self._id)
             parents = await self.engine.get([graph.task_id(parent) for parent in node.parents])
             expected = [None if each is None or each.result is None else decode_value(each.result) for each in parents]
-            assert _results(task) == expected
+            assert results_in(task) == expected
             # Also after a replay: a task that needs results waits until all of its parents have ended again.
             may_fail = node.on_parent_failure is ParentFailure.RUN
             ends = _ENDED if may_fail else (Status.COMPLETED,)
@@ -193,8 +194,14 @@ class WorkflowHistory:
         """No process runs any more, and a monitor has had its turn."""
         await self._lose_lease()
         self._clients = [Client(self.engine, clock=self.clock)]
-        await self._review()
-        await self._review()
+        await self._monitor()
+
+    async def _monitor(self) -> None:
+        """A monitor reviews the workflow, if it is marked as open."""
+        for _ in range(2):
+            if self._token in await open_tokens(self.engine):
+                await self._review()
+        self._ended |= {node.index for node in await self._nodes() if node.status in _ENDED}
 
     async def _check_rest(self) -> None:
         """Each blocked task waits for something, and each task that was cancelled because of a parent has a reason."""
@@ -244,7 +251,7 @@ class WorkflowHistory:
         while tasks := await claim(client.engine, limit=9, lease=_LEASE):
             for task in tasks:
                 await self._check_start(task)
-            changes = [complete(task, str(result_of(_index(task), _results(task))).encode()) for task in tasks]
+            changes = [complete(task, str(result_of(_index(task), results_in(task))).encode()) for task in tasks]
             assert all(await client.engine.apply(changes))
             self._completed |= {_index(task) for task in tasks}
             self._ended |= {node.index for node in await self._nodes() if node.status in _ENDED}
@@ -256,6 +263,6 @@ def _index(task: Task) -> int:
     return address.node
 
 
-def _results(task: Task) -> list[int | None]:
+def results_in(task: Task) -> list[int | None]:
     results: list[int | None] = decode_value(task.payload)["results"]
     return results

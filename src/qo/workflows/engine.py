@@ -11,7 +11,7 @@ Behind `http://` the server does the first and the last, and the client the seco
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -29,11 +29,15 @@ from qo.model import (
     NodeState,
     Status,
     Task,
+    WorkflowGraph,
     fail,
+    mark_blocked,
     needs_results,
     node_address,
     release,
+    start_alone,
     wait_again,
+    was_told_to_wait,
 )
 from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, extend_graph, mark_open
 from qo.workflows.result_arguments import ParentRunsError, with_results
@@ -43,6 +47,7 @@ log = logging.getLogger("qo.workflows")
 _ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 _REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 10.0  # seconds, while the store is unreachable
+_APPLY_SIZE = 500  # changes in one request
 _RELEASE_DELAY = 1.0  # seconds until a task is claimed again whose parents could not be read
 _CLOSE_DEADLINE = 5.0  # seconds for what follows from the last changes
 _NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
@@ -97,8 +102,12 @@ class WorkflowEngine(ForwardingEngine):
         }
         for token in replayed:
             changes = await self._prepare_replay(token, changes)
-        blocked = await self._blocked(changes)
-        permitted = [change for change in changes if change.id not in blocked]
+        permitted = await self._permitted(changes)
+        epochs = {
+            address.token: self.tracker.epoch(address.token)
+            for change in permitted
+            if change.to in _ENDED and (address := node_address(change.id))
+        }
         answers = dict(zip((change.id for change in permitted), await self.engine.apply(permitted), strict=True))
         ended: dict[str, dict[int, NodeState]] = {}
         for change in permitted:
@@ -111,7 +120,7 @@ class WorkflowEngine(ForwardingEngine):
                 replayed[address.token].add(address.node)
         if ended or replayed:
             # The changes are stored, so what follows is written even if the caller no longer waits.
-            following = asyncio.create_task(self._follow(ended, replayed))
+            following = asyncio.create_task(self._follow(ended, replayed, epochs))
             self._following.add(following)
             following.add_done_callback(self._following.discard)
             await asyncio.shield(following)
@@ -124,6 +133,7 @@ class WorkflowEngine(ForwardingEngine):
         except InvalidWorkflow:
             return changes  # the graph is gone: these are tasks like any other
         await mark_open(self.engine, token, graph.created_at)
+        await self._mark_children(graph, changes)
         prepared = []
         for change in changes:
             address = node_address(change.id)
@@ -133,19 +143,42 @@ class WorkflowEngine(ForwardingEngine):
             prepared.append(change)
         return prepared
 
-    async def _blocked(self, changes: Sequence[Change]) -> frozenset[str]:
-        """The blocked tasks among those to reschedule. They would run before their parents, so this is refused."""
+    async def _mark_children(self, graph: WorkflowGraph, changes: Sequence[Change]) -> None:
+        """Let workers that claim a waiting child of a replayed task compare it with its parents again."""
+        replayed = {
+            address.node
+            for change in changes
+            if _is_replay(change) and (address := node_address(change.id)) and address.token == graph.token
+        }
+        children = [index for index, node in enumerate(graph.nodes) if not replayed.isdisjoint(node.parents)]
+        marks = [mark_blocked(graph, child) for child in children if child not in replayed]
+        for start in range(0, len(marks), _APPLY_SIZE):
+            await self.engine.apply(marks[start : start + _APPLY_SIZE])
+
+    async def _permitted(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """The changes without those that would let a blocked task run before its parents, except for `run_now`."""
         moved = [
             change.id
             for change in changes
-            if change.guard is Guard.WAITING and change.run_at is not None and node_address(change.id) is not None
+            if (change.guard is Guard.NOT_DUE or (change.guard is Guard.WAITING and _moves(change)))
+            and node_address(change.id) is not None
         ]
         if not moved:
-            return frozenset()
+            return changes
         tasks = await self.engine.get_without_values(moved)
-        return frozenset(task.id for task in tasks if task is not None and task.available_at == BLOCKED_AT)
+        blocked = {task.id for task in tasks if task is not None and task.available_at == BLOCKED_AT}
+        return [
+            start_alone(change) if change.id in blocked else change
+            for change in changes
+            if change.id not in blocked or change.guard is Guard.NOT_DUE
+        ]
 
-    async def _follow(self, ended: dict[str, dict[int, NodeState]], replayed: dict[str, set[int]]) -> None:
+    async def _follow(
+        self,
+        ended: dict[str, dict[int, NodeState]],
+        replayed: dict[str, set[int]],
+        epochs: Mapping[str, int | None],
+    ) -> None:
         """Write what follows. The changes are stored, so an error here must not fail the call: it is tried again."""
         for token in ended.keys() | replayed.keys():
             self._undone.setdefault(token, set()).update(replayed.get(token, ()))
@@ -154,7 +187,7 @@ class WorkflowEngine(ForwardingEngine):
                 if token in replayed:
                     await self._review(token)
                 else:
-                    await self.tracker.settled(token, ended[token])
+                    await self.tracker.settled(token, ended[token], epochs[token])
                     if not self._undone.get(token):
                         self._undone.pop(token, None)
         except StorageError as error:
@@ -190,7 +223,7 @@ class WorkflowEngine(ForwardingEngine):
     async def claim(self, request: ClaimRequest) -> list[Task]:
         tasks = await self.engine.claim(replace(request, capabilities=request.capabilities | {FILLS_RESULTS}))
         for task in tasks:
-            if needs_results(task.id):
+            if needs_results(task.id) or (task.error is not None and was_told_to_wait(task)):
                 return await self._filled(tasks)
         return tasks
 
@@ -199,7 +232,8 @@ class WorkflowEngine(ForwardingEngine):
         filled = []
         try:
             for task in tasks:
-                filled += await self._fill(task) if needs_results(task.id) else [task]
+                is_special = needs_results(task.id) or was_told_to_wait(task)
+                filled += await self._fill(task) if is_special else [task]
         except BaseException:
             await asyncio.shield(self.engine.apply([release(task, None) for task in tasks]))
             raise
@@ -210,6 +244,10 @@ class WorkflowEngine(ForwardingEngine):
         if address is None or task.batch is None or not task.batch.endswith(address.token):
             return [task]  # it only looks like a task of a workflow
         try:
+            if was_told_to_wait(task) and not await self.tracker.may_start(*address):
+                raise ParentRunsError  # noqa: TRY301 - as from `with_results`
+            if not needs_results(task.id):
+                return [task]
             return [await with_results(self.engine, self.tracker, *address, task)]
         except StorageError as error:
             log.warning("task %s: the results of its parents cannot be read: %s", task.id, error)
@@ -224,7 +262,7 @@ class WorkflowEngine(ForwardingEngine):
         with suppress(StorageError):  # otherwise its lease expires
             await self.apply([change])
             if change.run_at == BLOCKED_AT:
-                await self._follow({}, {address.token: set()})  # the parent may have completed meanwhile
+                await self._follow({}, {address.token: set()}, {})  # the parent may have completed meanwhile
         return []
 
     # --- deleting
@@ -252,6 +290,10 @@ class WorkflowEngine(ForwardingEngine):
         if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
             await self.engine.drop_note(GRAPHS + token)
             await self.engine.drop_note(OPEN_WORKFLOWS + token)
+
+
+def _moves(change: Change) -> bool:
+    return change.run_at is not None or change.delay is not None
 
 
 def _is_replay(change: Change) -> bool:

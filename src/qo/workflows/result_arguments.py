@@ -11,21 +11,21 @@ from msgspec.structs import replace
 from qo.codec import decode_value, is_sealed, sealed_key_id
 from qo.engine import Engine, get_in_steps
 from qo.errors import EncryptedValue, InvalidWorkflow
-from qo.model import UNFINISHED, Binding, ParentFailure, Status, Task
+from qo.model import Binding, Effect, ParentFailure, Status, Task, effect_of, node_state, was_started_alone
 from qo.workflows.tracker import WorkflowTracker
 
 _RAW = b"\x00"  # how stored raw data begins; see codec
 
 
 class ParentRunsError(Exception):
-    """A parent of a task was replayed and has not ended. The task must wait for it again."""
+    """A parent of a task was replayed and has not completed. The task must wait for it again."""
 
 
 async def with_results(engine: Engine, tracker: WorkflowTracker, token: str, index: int, task: Task) -> Task:
     """The task with the results of its parents in its payload.
 
     A parent that did not complete counts as the result None. Raises StorageError, EncryptedValue if this process has
-    no key for a result, ParentRunsError if a parent was replayed and has not ended, and InvalidWorkflow for good.
+    no key for a result, ParentRunsError if a parent was replayed and has not completed, and InvalidWorkflow for good.
     """
     if is_sealed(task.payload):
         return task  # only a client with the key can fill it, and does so itself
@@ -41,9 +41,9 @@ async def with_results(engine: Engine, tracker: WorkflowTracker, token: str, ind
         for parent, number in zip(some, islice(numbers, len(some)), strict=True):
             if parent is None and node.on_parent_failure is not ParentFailure.RUN:
                 raise InvalidWorkflow(f"its parent {graph.task_id(number)} was deleted, and with it the result")
-            # Before a replay, a parent that has not ended means that a user started this task without it.
-            if parent is not None and parent.status in UNFINISHED and parent.attempt:
-                current = await tracker.load(token)
+            if parent is not None and effect_of(node, number, node_state(parent)) is not Effect.MET:
+                # Without a replay, this means that a user started this task without the parent.
+                current = None if was_started_alone(task) else await tracker.load(token)
                 if current is not None and current.graph.epoch:
                     raise ParentRunsError
             results[number] = _argument(parent)

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
+from typing import NamedTuple
 
 from qo import notes
 from qo.engine import Engine
@@ -111,6 +112,11 @@ class TrackedWorkflow:
         return self._ended >= self._number_of_sinks or any(not self.children[index] for index in ended)
 
 
+class _Applied(NamedTuple):
+    cancelled: dict[int, NodeState]
+    is_due_again: bool  # a task that should be released was cancelled because of a parent: it must be revived
+
+
 async def _ignore(_: Sequence[str]) -> None: ...
 
 
@@ -155,13 +161,22 @@ class WorkflowTracker:
 
     # --- after settlements
 
-    async def settled(self, token: str, ended: Mapping[int, NodeState]) -> None:
-        """Write what follows from tasks that have ended. Raises StorageError."""
+    def epoch(self, token: str) -> int | None:
+        """The epoch of a workflow when this process last read it; None if the workflow is not remembered."""
+        tracked = self._tracked.get(token)
+        return None if tracked is None else tracked.graph.epoch
+
+    async def settled(self, token: str, ended: Mapping[int, NodeState], epoch: int | None = None) -> None:
+        """Write what follows from tasks that have ended. `epoch` is that before they ended. Raises StorageError."""
         tracked = await self.load(token)
         if tracked is None:
             return
         all_ended = set[int]()
         ended = {index: state for index, state in ended.items() if index < len(tracked.graph.nodes)}
+        if tracked.graph.epoch not in {0, epoch}:
+            # A replay may have begun after these tasks ended, and may have replayed them.
+            states = await self.read(tracked, sorted(ended))
+            ended = {index: state for index, state in states.items() if state.has_ended}
         while ended:
             for index, state in ended.items():
                 tracked.record(index, state)
@@ -170,7 +185,11 @@ class WorkflowTracker:
             if _needs_others(tracked.graph, changes, ended) and await self._is_replayed(tracked):
                 await self.review(token)
                 return
-            ended = await self._apply(tracked, changes)
+            applied = await self._apply(tracked, changes)
+            if applied.is_due_again:
+                await self.review(token)
+                return
+            ended = applied.cancelled
         if tracked.may_have_ended(all_ended):
             await self._close_if_ended(tracked)
 
@@ -240,31 +259,39 @@ class WorkflowTracker:
                 coming.add(index)
         return coming
 
-    async def _apply(self, tracked: TrackedWorkflow, changes: Sequence[Change]) -> dict[int, NodeState]:
-        """Write changes. Returns the tasks that were cancelled."""
+    async def _apply(self, tracked: TrackedWorkflow, changes: Sequence[Change]) -> "_Applied":
         cancelled: dict[int, NodeState] = {}
+        is_due_again = False
         for start in range(0, len(changes), _APPLY_SIZE):
             some = changes[start : start + _APPLY_SIZE]
-            for change, done in zip(some, await self._write(some), strict=True):
+            answers, is_late = await self._write(some)
+            is_due_again = is_due_again or is_late
+            for change, done in zip(some, answers, strict=True):
                 address = node_address(change.id)
                 if done and change.to is Status.CANCELLED and address is not None:
                     cancelled[address.node] = NodeState(Status.CANCELLED, is_cancelled_by_parent=True)
         if cancelled:
             await self.on_cancelled([tracked.graph.task_id(index) for index in cancelled])
-        return cancelled
+        return _Applied(cancelled, is_due_again)
 
-    async def _write(self, changes: Sequence[Change]) -> list[bool]:
-        """Write changes. A task that was submitted a moment ago may be visible to reads, but not to `apply` yet."""
+    async def _write(self, changes: Sequence[Change]) -> tuple[list[bool], bool]:
+        """Write changes. Returns the answers, and whether a task to release was cancelled because of a parent.
+
+        A task that was submitted a moment ago may be visible to reads, but not to `apply` yet.
+        """
         answers = await self._engine.apply(changes)
         refused = [at for at, done in enumerate(answers) if not done and changes[at].guard is Guard.BLOCKED]
         if not refused:
-            return answers
+            return answers, False
         tasks = await self._engine.get_without_values([changes[at].id for at in refused])
-        again = [at for at, task in zip(refused, tasks, strict=True) if node_state(task).is_blocked]
+        states = dict(zip(refused, map(node_state, tasks), strict=True))
+        again = [at for at in refused if states[at].is_blocked]
         if again:
             for at, done in zip(again, await self._engine.apply([changes[at] for at in again]), strict=True):
                 answers[at] = done
-        return answers
+        # The process that cancelled it did so late: the parent has been replayed, and completed, before its write.
+        is_late = any(states[at].is_cancelled_by_parent and changes[at].to is Status.PENDING for at in refused)
+        return answers, is_late
 
     async def _close_if_ended(self, tracked: TrackedWorkflow) -> None:
         """Remove the marker of the workflow if all its tasks have ended."""
@@ -279,8 +306,19 @@ class WorkflowTracker:
         for start in range(0, len(revivable), _PAGE_SIZES[-1]):
             states = await self.read(tracked, revivable[start : start + _PAGE_SIZES[-1]])
             is_stored = is_stored and all(state.status is not None for state in states.values())
-        if not tracked.unended(1):
-            await self._close(tracked, is_stored=is_stored)
+        if tracked.unended(1):
+            return
+        if revivable and await self._revive(tracked):
+            return
+        await self._close(tracked, is_stored=is_stored)
+
+    async def _revive(self, tracked: TrackedWorkflow) -> bool:
+        """Whether a task was cancelled although its parents have been replayed since: run it."""
+        states = await self.states(tracked)
+        changes = decide(tracked.graph, states)
+        if changes:
+            await self._apply(tracked, changes)
+        return bool(changes)
 
     async def _close(self, tracked: TrackedWorkflow, *, is_stored: bool) -> None:
         graph = tracked.graph
@@ -306,11 +344,12 @@ class WorkflowTracker:
                 return True
             states = await self.states(tracked)
             changes = decide(tracked.graph, states, replayed)
-            if not changes or not await self._is_replayed(tracked):
+            if changes and await self._is_replayed(tracked):
+                continue
+            if not (await self._apply(tracked, changes)).is_due_again:
                 break
         else:
             raise StorageError(f"workflow {token} is being replayed by other processes; try again")
-        await self._apply(tracked, changes)
         if not all(state.has_ended for state in states.values()):
             return False
         await self._close_if_ended(tracked)
@@ -320,6 +359,18 @@ class WorkflowTracker:
         """Whether a replay has begun or ended since the workflow was loaded: what was read may no longer hold."""
         current = await self.load(tracked.graph.token)
         return current is not None and current.graph.epoch != tracked.graph.epoch
+
+    async def may_start(self, token: str, index: int) -> bool:
+        """Whether the parents of a task let it run now. Raises StorageError."""
+        tracked = await self.load(token)
+        if tracked is None or index >= len(tracked.graph.nodes):
+            return True  # a task like any other
+        node = tracked.graph.nodes[index]
+        unknown = [parent for parent in node.parents if parent not in tracked.known]
+        states = dict(tracked.known)
+        for start in range(0, len(unknown), _PAGE_SIZES[-1]):
+            states |= await self.read(tracked, unknown[start : start + _PAGE_SIZES[-1]])
+        return all(effect_of(node, parent, states[parent]) is Effect.MET for parent in node.parents)
 
     async def states(self, tracked: TrackedWorkflow) -> dict[int, NodeState]:
         """The states of all nodes."""
