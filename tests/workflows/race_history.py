@@ -242,9 +242,6 @@ class RaceHistory(WorkflowHistory):
         """A change was written."""
         index = self._node(change.id)
         if change.to in _ENDED:
-            self._ended.add(index)
-            if change.to is Status.COMPLETED:
-                self._completed.add(index)
             self._firm.pop(index, None)
             self._replayed_by.pop(index, None)
             self._excused = {pair for pair in self._excused if pair[0] != index}

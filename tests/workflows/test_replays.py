@@ -8,17 +8,21 @@ from qo.encryption import Encrypted, EncryptedEngine
 from qo.engines.memory import MemoryEngine
 from qo.model import (
     FILLS_RESULTS,
+    NodeState,
     PendingKind,
     Status,
     Task,
     WorkflowGraph,
     after_error,
     cancel,
+    cancel_child,
     complete,
     fail,
     release,
     replay,
     replay_finished,
+    retry_now,
+    unblock,
 )
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one
@@ -191,3 +195,76 @@ async def test_a_worker_without_the_key_of_a_result_hands_the_child_back(store: 
     assert await store.statuses(graph) == [Status.COMPLETED, Status.PENDING]
     store.clock.advance(120.0)
     assert decode_value((await claim_one(both.engine)).payload) == {"results": [7]}
+
+
+async def test_a_child_that_is_released_late_waits_for_the_replayed_parent(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0))
+    (first,) = await claim(store.client.engine)
+    slow = MeddlingStore(store.engine)
+
+    async def replay_first() -> None:
+        await store.client.replay(first.id, completed=True)
+
+    await store.engine.apply([complete(first)])
+    slow.before_apply = replay_first
+    await slow.apply([unblock(graph, 1)])  # decided before the replay
+    again = await claim_one(store.client.engine)
+    assert again.id == first.id
+    assert await claim(store.client.engine) == []
+    assert await _kinds(store, graph) == [None, PendingKind.BLOCKED]
+    await store.client.engine.apply([complete(again)])
+    assert [task.id for task in await claim(store.client.engine)] == [graph.task_id(1)]
+
+
+async def test_what_a_process_settled_before_a_replay_is_not_taken_for_true_after_it(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0), planned(0))
+    (first,) = await claim(store.client.engine)
+    slow = MeddlingStore(store.engine)
+
+    async def replay_first() -> None:
+        await store.client.replay(first.id, completed=True)
+
+    slow.after_apply = replay_first
+    await Client(slow, clock=store.clock).engine.apply([complete(first)])
+    assert await _kinds(store, graph) == [PendingKind.READY, PendingKind.BLOCKED, PendingKind.BLOCKED]
+
+
+async def test_a_child_that_is_cancelled_late_is_revived_when_the_replayed_parent_completes(
+    store: WorkflowStore,
+) -> None:
+    graph = await store.submit(planned(), planned(0))
+    (first,) = await claim(store.client.engine)
+    await store.engine.apply([fail(first, "no")])
+    await store.client.replay(first.id)
+    await store.engine.apply([cancel_child(graph, 1, 0, NodeState(Status.FAILED))])  # decided before the replay
+    await _complete(store)
+    assert [task.id for task in await claim(store.client.engine)] == [graph.task_id(1)]
+
+
+async def test_a_retry_waits_if_the_parent_was_replayed_and_cancelled_meanwhile(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0, bound=True))
+    first = await _complete(store)
+    child = await claim_one(store.client.engine)
+    await store.client.replay(first.id, completed=True)
+    await store.client.engine.apply([cancel(first.id)])
+    await store.client.engine.apply([after_error(child, "again", random=0.5, after=0.0)])
+    assert await claim(store.client.engine) == [], "it would get None instead of the result"
+    assert await store.statuses(graph) == [Status.CANCELLED, Status.CANCELLED]
+
+
+async def test_run_now_starts_a_child_also_while_its_parent_runs_again(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0))
+    first = await _complete(store)
+    await store.client.replay(first.id, completed=True)
+    await store.client.run_now(graph.task_id(1))
+    assert {task.id for task in await claim(store.client.engine)} == set(graph.task_ids())
+
+
+async def test_the_end_of_a_back_off_does_not_start_a_child_that_waits_again(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0))
+    first = await _complete(store)
+    child = await claim_one(store.client.engine)
+    await store.client.engine.apply([after_error(child, "again", random=0.5, after=60.0)])
+    await store.client.replay(first.id, completed=True)
+    assert await _kinds(store, graph) == [PendingKind.READY, PendingKind.BLOCKED]
+    assert await store.client.apply([retry_now(child.id)]) == [False]

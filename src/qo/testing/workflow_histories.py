@@ -14,9 +14,11 @@ from qo.client.workflows import PlannedTask, WorkflowNodeView
 from qo.codec import decode_value
 from qo.engine import Engine
 from qo.errors import LeaseLost, WrongStatus
+from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     BLOCKED_AT,
     Binding,
+    Change,
     FailureKind,
     GraphNode,
     NewTask,
@@ -40,6 +42,7 @@ from qo.workflows import WorkflowTracker, open_tokens
 
 _CLIENTS = 3
 _LEASE = 30.0  # seconds
+_STEPS = 5  # for each task of the workflow
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 
@@ -63,17 +66,35 @@ def result_of(index: int, results: Sequence[int | None]) -> int:
     return (index + 1 + sum(result or 0 for result in results) * 7) % 1_000_003
 
 
+class _RecordingEngine(ForwardingEngine):
+    """The store, and which nodes of one workflow have ended there."""
+
+    def __init__(self, engine: Engine, ended: set[int], completed: set[int]) -> None:
+        super().__init__(engine)
+        self._ended, self._completed = ended, completed
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        answers = await super().apply(changes)
+        for change, done in zip(changes, answers, strict=True):
+            address = node_address(change.id)
+            if done and address is not None and change.to in _ENDED:
+                self._ended.add(address.node)
+                if change.to is Status.COMPLETED:
+                    self._completed.add(address.node)
+        return answers
+
+
 class WorkflowHistory:
     """One random workflow on one store."""
 
     def __init__(self, engine: Engine, clock: ManualClock, seed: int, *, size: int) -> None:
-        self.engine, self.clock = engine, clock
-        self._key = str(seed)
-        self._dice = random.Random(seed)  # noqa: S311 - repeatable random numbers
-        self._clients = [Client(engine, clock=clock) for _ in range(_CLIENTS)]
-        self._plan = [self._random_task(index) for index in range(self._dice.randint(2, size))]
         self._ended: set[int] = set()  # nodes that have ended at least once
         self._completed: set[int] = set()
+        self.engine, self.clock = _RecordingEngine(engine, self._ended, self._completed), clock
+        self._key = str(seed)
+        self._dice = random.Random(seed)  # noqa: S311 - repeatable random numbers
+        self._clients = [Client(self.engine, clock=clock) for _ in range(_CLIENTS)]
+        self._plan = [self._random_task(index) for index in range(self._dice.randint(2, size))]
         self._running: dict[str, Task] = {}
         self.runs: Counter[int] = Counter()
 
@@ -86,15 +107,15 @@ class WorkflowHistory:
     def _client(self) -> Client:
         return self._dice.choice(self._clients)
 
-    async def run(self, steps: int) -> None:
+    async def run(self, steps: int | None = None) -> None:
         """Submit the workflow, let everything happen to it, and at last let it complete."""
+        steps = _STEPS * len(self._plan) if steps is None else steps
         made = await self._client.workflows.submit("random", self._plan, idempotency_key=self._key)
         self._id, self._token = made.graph.id, made.graph.token
         actions = (self._claim, self._settle, self._lose_lease, self._cancel, self._replay, self._add, self._review)
         for _ in range(steps):
             (action,) = self._dice.choices(actions, (8, 9, 1, 1, 1, 1, 1))
             await action()
-            self._ended |= {node.index for node in await self._nodes() if node.status in _ENDED}
         await self._settle_all()
         await self._check_rest()
         await self._complete()
@@ -118,8 +139,7 @@ class WorkflowHistory:
             change = fail(task, "no") if outcome == "fail" else after_error(task, "again", random=0.5, after=0.0)
         # A process may die between the settlement and what follows from it.
         engine = self.engine if self._dice.random() < 0.2 else self._client.engine
-        if all(await engine.apply([change])) and change.to is Status.COMPLETED:
-            self._completed.add(index)
+        await engine.apply([change])
 
     async def _lose_lease(self) -> None:
         self.clock.advance(_LEASE + 1.0)
@@ -201,11 +221,11 @@ class WorkflowHistory:
         for _ in range(2):
             if self._token in await open_tokens(self.engine):
                 await self._review()
-        self._ended |= {node.index for node in await self._nodes() if node.status in _ENDED}
 
     async def _check_rest(self) -> None:
         """Each blocked task waits for something, and each task that was cancelled because of a parent has a reason."""
         nodes = await self._nodes()
+        tasks = await self.engine.get([node.task_id for node in nodes])
         for node in nodes:
             planned_node = self._plan[node.index].node
             statuses = [nodes[parent].status for parent in node.parents]
@@ -214,7 +234,7 @@ class WorkflowHistory:
                 is_met = all(status in _ENDED for status in statuses)
             if node.pending_kind is PendingKind.BLOCKED and planned_node.added_by is None:
                 assert not is_met, f"task {node.index} is blocked although its parents are {statuses}"
-            (task,) = await self.engine.get([node.task_id])
+            task = tasks[node.index]
             is_because = task is not None and (task.failure_kind, task.available_at) == (FailureKind.PARENT, BLOCKED_AT)
             if node.status is Status.CANCELLED and is_because and planned_node.added_by is None:
                 assert not is_met, f"task {node.index} is cancelled although its parents completed"
@@ -253,8 +273,6 @@ class WorkflowHistory:
                 await self._check_start(task)
             changes = [complete(task, str(result_of(_index(task), results_in(task))).encode()) for task in tasks]
             assert all(await client.engine.apply(changes))
-            self._completed |= {_index(task) for task in tasks}
-            self._ended |= {node.index for node in await self._nodes() if node.status in _ENDED}
 
 
 def _index(task: Task) -> int:

@@ -18,6 +18,7 @@ class MeddlingStore(ForwardingEngine):
     before_get: Callable[[], Awaitable[None]] | None = None
     after_get: Callable[[], Awaitable[None]] | None = None
     before_apply: Callable[[], Awaitable[None]] | None = None
+    after_apply: Callable[[], Awaitable[None]] | None = None
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         meddle, self.before_add = self.before_add, None
@@ -39,7 +40,11 @@ class MeddlingStore(ForwardingEngine):
         meddle, self.before_apply = self.before_apply, None
         if meddle is not None:
             await meddle()
-        return await super().apply(changes)
+        answers = await super().apply(changes)
+        meddle, self.after_apply = self.after_apply, None
+        if meddle is not None:
+            await meddle()
+        return answers
 
 
 class WorkflowStore:

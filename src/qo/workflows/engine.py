@@ -151,7 +151,8 @@ class WorkflowEngine(ForwardingEngine):
             if _is_replay(change) and (address := node_address(change.id)) and address.token == graph.token
         }
         children = [index for index, node in enumerate(graph.nodes) if not replayed.isdisjoint(node.parents)]
-        marks = [mark_blocked(graph, child) for child in children if child not in replayed]
+        # Also those that are to be replayed themselves: they may not have ended.
+        marks = [mark_blocked(graph, child) for child in children]
         for start in range(0, len(marks), _APPLY_SIZE):
             await self.engine.apply(marks[start : start + _APPLY_SIZE])
 
