@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from qo.background import BackgroundClient
 from qo.client import Client, Settings, describe
 from qo.client.batches import BatchProgress
-from qo.client.workflows import PlannedTask, SubmittedWorkflow, WorkflowView
+from qo.client.planned_tasks import PlannedTask
+from qo.client.workflow_view import WorkflowView
+from qo.client.workflows import SubmittedWorkflow
 from qo.codec import decode_value
 from qo.errors import InvalidSetting, InvalidTask, InvalidWorkflow
 from qo.model import (

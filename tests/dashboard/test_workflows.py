@@ -8,7 +8,7 @@ import msgspec
 from playwright.sync_api import Locator, expect
 
 import qo
-from qo.client.workflows import PlannedTask
+from qo.client.planned_tasks import PlannedTask
 from qo.model import GraphNode, NewTask, WorkflowGraph
 from qo.testing.samples import task_id
 from tests.dashboard.place import Place

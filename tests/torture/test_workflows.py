@@ -1,31 +1,37 @@
 """Random workflows with failures, lost leases, cancels, replays, additions and dead processes, on every engine.
 
 The engine contract runs a few small ones. Here are larger ones: three on some engines in `make test`, and a hundred on
-every engine for each unit of QO_TORTURE.
+every engine for each unit of QO_TORTURE. `test_workflow_kills.py` kills real workers.
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from qo.bucket import Bucket
+from qo.buckets import open_bucket
 from qo.buckets.folder import FolderBucket
 from qo.engine import Engine
+from qo.engines.http import HttpEngine
+from qo.engines.http.address import address_of as http_address
 from qo.engines.memory import MemoryEngine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.sqlite import SqliteEngine
+from qo.ids import new_token
 from qo.testing import ManualClock
-from qo.testing.workflow_histories import WorkflowHistory
+from qo.testing.workflow_histories import RecordingEngine, WorkflowHistory
+from tests.engines.http_server import Server, server
 from tests.engines.layouts import LAYOUTS
 from tests.engines.redis_engines import fresh, opened
+from tests.servers.process import KEYS, S3Place
 
 SHORT = ("memory", "sqlite", "tasks", "log")
-EVERY = ("memory", "sqlite", "postgres", "redis", *LAYOUTS)
+EVERY = ("memory", "sqlite", "postgres", "redis", "http", *LAYOUTS, *(f"s3-{layout}" for layout in LAYOUTS))
 IS_LONG = bool(os.environ.get("QO_TORTURE"))
-SIZE, STEPS = 50, 300  # tasks of the largest workflow, and what happens to each
 
 
 @pytest.fixture
@@ -33,29 +39,64 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(scope="module")
+def served() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
 @pytest.fixture(params=EVERY if IS_LONG else SHORT)
-async def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Engine]:
+async def stores(
+    request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Engine, RecordingEngine]]:
+    """The store of a process, and the store that records what was written."""
     name = request.param
     async with AsyncExitStack() as stack:
-        if name == "redis":
-            yield await stack.enter_async_context(opened(fresh(request.getfixturevalue("redis_server")), clock))
+        if name == "http":
+            record = RecordingEngine(MemoryEngine(clock))
+            running: Server = request.getfixturevalue("served")
+            await stack.enter_async_context(running.serving(record))
+            client = HttpEngine(http_address(running.url))
+            await client.open()
+            stack.push_async_callback(client.close)
+            yield client, record
             return
-        made: Engine
-        if name == "memory":
-            made = MemoryEngine(clock)
-        elif name == "sqlite":
-            made = SqliteEngine(tmp_path / "qo.db", clock)
-        elif name == "postgres":
-            url = request.getfixturevalue("postgres").url()
-            made = PostgresEngine(address_of(f"{url}?schema=workflows"), clock)
+        if name == "redis":
+            made: Engine = await stack.enter_async_context(
+                opened(fresh(request.getfixturevalue("redis_server")), clock)
+            )
         else:
-            made = LAYOUTS[name](FolderBucket(tmp_path / "bucket"), clock)
-        await made.open()
-        stack.push_async_callback(made.close)
-        yield made
+            made = _engine(name, request, clock, tmp_path, monkeypatch)
+            await made.open()
+            stack.push_async_callback(made.close)
+        record = RecordingEngine(made)
+        yield record, record
 
 
-async def test_random_workflows_lose_nothing(engine: Engine, clock: ManualClock, scale: int, seed: int) -> None:
-    for number in range(100 * scale if IS_LONG else 3):
-        history = WorkflowHistory(engine, clock, seed + number, size=SIZE if IS_LONG else 20)
-        await history.run(steps=STEPS if IS_LONG else 80)
+def _engine(
+    name: str, request: pytest.FixtureRequest, clock: ManualClock, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Engine:
+    if name == "memory":
+        return MemoryEngine(clock)
+    if name == "sqlite":
+        return SqliteEngine(folder / "qo.db", clock)
+    if name == "postgres":
+        return PostgresEngine(address_of(f"{request.getfixturevalue('postgres').url()}?schema=workflows"), clock)
+    bucket: Bucket = FolderBucket(folder / "bucket")
+    if name.startswith("s3-"):
+        for variable, value in KEYS.items():
+            monkeypatch.setenv(variable, value)
+        place: S3Place = request.getfixturevalue("seaweed")
+        bucket = open_bucket(place.url("plain", new_token()), clock=clock)
+    return LAYOUTS[name.removeprefix("s3-")](bucket, clock)
+
+
+async def test_random_workflows_lose_nothing(
+    stores: tuple[Engine, RecordingEngine], clock: ManualClock, scale: int, seed: int
+) -> None:
+    engine, record = stores
+    for number in range(int(os.environ.get("N") or 100 * scale) if IS_LONG else 3):
+        try:
+            await WorkflowHistory(engine, clock, seed + number, size=50 if IS_LONG else 20, record=record).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed + number}: {error}") from error

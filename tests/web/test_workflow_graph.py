@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.client import Client
-from qo.client.workflows import PlannedTask
+from qo.client.planned_tasks import PlannedTask
 from qo.engines.memory import MemoryEngine
 from qo.model import WorkflowGraph, complete, fail
 from qo.testing import ManualClock

@@ -11,7 +11,7 @@ from qo.cli.output import age, duration
 from qo.cli.rich_output import STYLES, data, table
 from qo.client import Client
 from qo.client.workflow_document import workflow_document, workflow_summary
-from qo.client.workflows import WorkflowNodeView
+from qo.client.workflow_view import WorkflowNodeView
 from qo.clock import system_clock
 from qo.model import PendingKind, Status, WorkflowStatus, plural
 from qo.terminal_text import clean

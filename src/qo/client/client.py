@@ -503,11 +503,11 @@ class Client:
         ids = await self._ids(where)
         return sum(await self.apply([how(task_id) for task_id in ids]))
 
-    async def apply(self, changes: Sequence[Change]) -> Answers:
+    async def apply(self, changes: Sequence[Change], *, page_size: int = PAGE_SIZE) -> Answers:
         """Change many tasks by their ids; returns for each whether it was changed."""
         answers: Answers = []
-        for start in range(0, len(changes), PAGE_SIZE):
-            some = changes[start : start + PAGE_SIZE]
+        for start in range(0, len(changes), page_size):
+            some = changes[start : start + page_size]
             landed = await self.engine.apply(some)
             await self._report([change for change, done in zip(some, landed, strict=True) if done])
             answers += landed
@@ -566,8 +566,8 @@ class Client:
         if cancelled:
             await CancelReport(self.engine, self.transitions)(cancelled)
         with suppress(StorageError):  # the changes are written; only their log lines are missing
-            if replayed:
-                self.transitions.replayed(await self._existing(replayed))
+            for start in range(0, len(replayed), PAGE_SIZE):
+                self.transitions.replayed(await self._existing(replayed[start : start + PAGE_SIZE]))
 
     async def _existing(self, ids: Sequence[str]) -> Tasks:
         return [task for task in await self.engine.get_without_values(ids) if task is not None]

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from qo.client.workflows import WorkflowNodeView
+from qo.client.workflow_view import WorkflowNodeView
 
 _DEFAULT_DURATION = 1.0  # seconds, if no task of the workflow has ended
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from qo.client.workflows import WorkflowNodeView, WorkflowView
+from qo.client.workflow_view import WorkflowNodeView, WorkflowView
 from qo.clock import iso
 from qo.model import PendingKind, Status, WorkflowStatus
 

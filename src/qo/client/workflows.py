@@ -1,18 +1,18 @@
 """The workflows of a store: submits, reads, cancels and replays them."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.backoff import Backoff
 from qo.client.batches import BatchProgress, read_progress
 from qo.client.describe import check_payloads
+from qo.client.planned_tasks import PlannedTask, digest_of, stored_task, stored_tasks
+from qo.client.workflow_view import WorkflowView, view_of
 from qo.clock import boot_clock
 from qo.codec import decode_value, plain_task
 from qo.engine import Engine
@@ -29,13 +29,9 @@ from qo.errors import (
 from qo.ids import new_token
 from qo.model import (
     BLOCKED_AT,
-    FILLS_RESULTS,
     NEW,
     Filter,
-    GraphNode,
     NewTask,
-    NodeState,
-    PendingKind,
     Status,
     Task,
     WorkflowGraph,
@@ -48,13 +44,11 @@ from qo.model import (
     live_nodes,
     node_address,
     node_state,
-    pending_kind,
     random_token,
     replay_changes,
     show,
     sinks,
     token_of,
-    workflow_status,
 )
 from qo.workflows import (
     GRAPHS,
@@ -63,7 +57,7 @@ from qo.workflows import (
     encode_graph,
     extend_graph,
     mark_open,
-    open_tokens,
+    newest_open_tokens,
     read_graph,
 )
 
@@ -72,55 +66,13 @@ if TYPE_CHECKING:
 
 _MIN_RESULT_POLL, _MAX_RESULT_POLL = 0.005, 0.25  # seconds between two reads while waiting for a result
 _PAGE_SIZE = 500  # tasks in one request
+_MAX_REQUESTS = 16  # at once
 _LISTED_TASKS = 1000  # newest tasks among which workflows that have ended are listed
-
-
-class PlannedTask(Struct, frozen=True, kw_only=True):
-    """A task of a workflow before its submission."""
-
-    node: GraphNode
-    new: NewTask  # its id and batch are set on submission
 
 
 class SubmittedWorkflow(Struct, frozen=True, kw_only=True):
     graph: WorkflowGraph
     new: bool  # False: a workflow with this name and idempotency key existed already
-
-
-class WorkflowNodeView(Struct, frozen=True, kw_only=True):
-    """One task of a workflow, as it is now."""
-
-    index: int
-    task_id: str
-    type: str
-    parents: tuple[int, ...]
-    on_parent_failure: str
-    status: Status | None  # None: the task is missing
-    pending_kind: PendingKind | None = None  # blocked: it waits for some of its parents
-    waits_for: tuple[int, ...] = ()  # the parents that have not ended
-    is_live: bool = True  # False: it was added by an attempt that did not complete
-    added_by: int | None = None
-    attempt: int = 0
-    error: str | None = None
-    created_at: float | None = None
-    started_at: float | None = None
-    completed_at: float | None = None
-
-
-class WorkflowView(Struct, frozen=True, kw_only=True):
-    """A workflow and its tasks, as they are now."""
-
-    id: str
-    name: str
-    status: WorkflowStatus
-    created_at: float
-    idempotency_key: str | None
-    counts: dict[str, int]  # of live tasks by status; `blocked` is counted apart from `pending`
-    nodes: tuple[WorkflowNodeView, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
 
 
 class WorkflowsClient:
@@ -150,11 +102,11 @@ class WorkflowsClient:
             created_at=await self._engine.now(),
             nodes=tuple(each.node for each in planned),
             key=idempotency_key,
-            digest=_digest(planned),
+            digest=digest_of(planned),
             is_stored=idempotency_key is None,
         )
         encode_graph(graph)  # raises before anything is stored
-        tasks = _tasks(graph, planned)
+        tasks = stored_tasks(graph, planned)
         check_payloads(tasks, self._client.payload_limit)
         stored = None if idempotency_key is None else await read_graph(self._engine, token)
         if stored is None:
@@ -205,7 +157,7 @@ class WorkflowsClient:
         # After the graph: a process that closes the workflow reads the graph again after it has removed the marker.
         await mark_open(self._engine, token, graph.created_at)
         first = len(graph.nodes) - len(planned)
-        tasks = [_task(graph, first + at, each.new) for at, each in enumerate(planned)]
+        tasks = [stored_task(graph, first + at, each.new) for at, each in enumerate(planned)]
         await self._client.submit_many(tasks)
         await self._check_adders(graph, {each.node.added_by for each in planned})
         return list(range(first, len(graph.nodes)))
@@ -223,11 +175,7 @@ class WorkflowsClient:
 
     async def graph(self, id: str) -> WorkflowGraph:
         """Raises WorkflowNotFound."""
-        token = token_of(id)
-        graph = None if token is None else await read_graph(self._engine, token)
-        if graph is None or graph.id != id:
-            raise WorkflowNotFound(f"there is no workflow {show(id)}")
-        return graph
+        return await _GraphReader(self._engine, id).read()
 
     async def read(self, id: str) -> WorkflowView:
         """A workflow with the states of all its tasks. Raises WorkflowNotFound."""
@@ -252,14 +200,22 @@ class WorkflowsClient:
         """Workflows, newest first: those that have not ended, and those of the newest tasks of the store."""
         newest = await self._engine.find_without_values(Filter(), limit=_LISTED_TASKS)
         addresses = (node_address(task.id) for task in newest if task.batch is not None)
-        tokens = {address.token for address in addresses if address is not None} | await open_tokens(self._engine)
-        notes = await asyncio.gather(*(self._engine.read_note(GRAPHS + token) for token in sorted(tokens)))
-        graphs = sorted((decode_graph(note) for note in notes if note), key=lambda graph: -graph.created_at)[:limit]
+        recent = dict.fromkeys(address.token for address in addresses if address is not None)
+        # Only the newest of both: there may be thousands, and each graph is a request.
+        tokens = {*islice(recent, limit), *await newest_open_tokens(self._engine, limit)}
+        graphs: list[WorkflowGraph] = []
+        names = [GRAPHS + token for token in sorted(tokens)]
+        for start in range(0, len(names), _MAX_REQUESTS):
+            notes = await asyncio.gather(*map(self._engine.read_note, names[start : start + _MAX_REQUESTS]))
+            graphs += [decode_graph(note) for note in notes if note]
+        graphs = sorted(graphs, key=lambda graph: -graph.created_at)[:limit]
+        tasks = iter(await self._tasks(*graphs))
         now = await self._engine.now()
-        return [view_of(graph, await self._tasks(graph), now) for graph in graphs]
+        return [view_of(graph, list(islice(tasks, len(graph.nodes))), now) for graph in graphs]
 
-    async def _tasks(self, graph: WorkflowGraph) -> Sequence[Task | None]:
-        ids, tasks = graph.task_ids(), list[Task | None]()
+    async def _tasks(self, *graphs: WorkflowGraph) -> Sequence[Task | None]:
+        """All tasks of these workflows, one workflow after the other."""
+        ids, tasks = [task_id for graph in graphs for task_id in graph.task_ids()], list[Task | None]()
         for start in range(0, len(ids), _PAGE_SIZE):
             tasks += await self._engine.get_without_values(ids[start : start + _PAGE_SIZE])
         return tasks
@@ -273,8 +229,9 @@ class WorkflowsClient:
         """
         until = None if timeout is None else boot_clock() + timeout
         backoff = Backoff(_MIN_RESULT_POLL, _MAX_RESULT_POLL, factor=1.5)
+        reader = _GraphReader(self._engine, id)
         while True:
-            ended = await self._ended_sinks(id)
+            ended = await self._ended_sinks(reader)
             if ended is not None:
                 return await self._results(ended, decode or _decode)
             pause = backoff.next()
@@ -283,25 +240,24 @@ class WorkflowsClient:
                 raise ResultTimeout(f"workflow {id} has not ended")
             await asyncio.sleep(min(pause, left))
 
-    async def _ended_sinks(self, id: str) -> Sequence[str] | None:
+    async def _ended_sinks(self, reader: "_GraphReader") -> Sequence[str] | None:
         """The ids of the sinks if all of them have ended. Most calls read one task."""
-        graph = await self.graph(id)
-        last = [index for index, children in enumerate(graph.children()) if not children]
-        submitted = [index for index in last if graph.nodes[index].added_by is None]
+        graph = await reader.read()
+        last = reader.last
         size, at = 1, 0
-        while at < len(submitted):
-            some = await self._engine.get_without_values([graph.task_id(index) for index in submitted[at : at + size]])
-            if not all(node_state(task).has_ended for task in some):
+        while at < len(reader.submitted):
+            ids = [graph.task_id(index) for index in reader.submitted[at : at + size]]
+            if not all(node_state(task).has_ended for task in await self._engine.get_without_values(ids)):
                 return None
             at, size = at + size, _PAGE_SIZE
-        if any(node.added_by is not None for node in graph.nodes):
+        if reader.has_additions:
             if await self._is_open(graph, last[-1]):
                 return None
             states = dict(enumerate(map(node_state, await self._tasks(graph))))
             last = sinks(graph, live_nodes(graph, states))
             if not all(states[index].has_ended for index in last):
                 return None
-        if len((await self.graph(id)).nodes) > len(graph.nodes):
+        if len((await reader.read()).nodes) > len(graph.nodes):
             return None  # one of them has added others before it ended
         return [graph.task_id(index) for index in last]
 
@@ -348,11 +304,36 @@ class WorkflowsClient:
         indexes = {_index(graph, each) for each in start}
         states = dict(enumerate(map(node_state, await self._tasks(graph))))
         changes = replay_changes(graph, states, indexes)
-        number = sum(await self._client.apply(changes))
+        # In one call: what follows from a replay is written once. A server accepts only pages.
+        pages = {} if self._engine.is_remote else {"page_size": max(1, len(changes))}
+        number = sum(await self._client.apply(changes, **pages))
         if not number:
             what = "the chosen tasks have not ended" if indexes else "none of its tasks failed or was cancelled"
             raise WrongStatus(f"workflow {id}: {what}")
         return number
+
+
+class _GraphReader:
+    """Reads the graph of one workflow again and again, and decodes it only if it has changed."""
+
+    def __init__(self, engine: Engine, id: str) -> None:
+        self._engine, self._id, self._token = engine, id, token_of(id)
+        self._version: str | None = None
+        self.last: Sequence[int] = ()  # the nodes that no other waits for
+        self.submitted: Sequence[int] = ()  # those of them that were submitted with the workflow
+        self.has_additions = False
+
+    async def read(self) -> WorkflowGraph:
+        """Raises WorkflowNotFound."""
+        note = None if self._token is None else await self._engine.read_note(GRAPHS + self._token)
+        if note is not None and note.version != self._version:
+            self._graph, self._version = decode_graph(note), note.version
+            self.last = [index for index, children in enumerate(self._graph.children()) if not children]
+            self.submitted = [index for index in self.last if self._graph.nodes[index].added_by is None]
+            self.has_additions = any(node.added_by is not None for node in self._graph.nodes)
+        if note is None or self._graph.id != self._id:
+            raise WorkflowNotFound(f"there is no workflow {show(self._id)}")
+        return self._graph
 
 
 def _decode(task: Task) -> Any:
@@ -365,74 +346,3 @@ def _index(graph: WorkflowGraph, given: int | str) -> int:
     if not isinstance(index, int) or not 0 <= index < len(graph.nodes):
         raise InvalidWorkflow(f"workflow {graph.id} has no task {show(given)}")
     return index
-
-
-def _digest(planned: Sequence[PlannedTask]) -> str:
-    """Of everything that distinguishes one submission from another under the same key."""
-    digest = sha256()
-    for each in planned:
-        new = each.new
-        digest.update(msgspec.msgpack.encode((msgspec.to_builtins(each.node), new.queue, new.priority)))
-        digest.update(sha256(new.payload).digest())
-    return digest.hexdigest()[:32]
-
-
-def _tasks(graph: WorkflowGraph, planned: Sequence[PlannedTask]) -> list[NewTask]:
-    return [_task(graph, index, each.new) for index, each in enumerate(planned)]
-
-
-def _task(graph: WorkflowGraph, index: int, new: NewTask) -> NewTask:
-    """The task as it is stored: blocked, if it has parents."""
-    if graph.nodes[index].bindings:
-        new = replace(new, needs=tuple(sorted({*new.needs, FILLS_RESULTS})))
-    if not graph.nodes[index].parents:
-        return replace(new, id=graph.task_id(index), batch=graph.id)
-    return replace(new, id=graph.task_id(index), batch=graph.id, run_at=BLOCKED_AT, delay=0.0)
-
-
-def view_of(graph: WorkflowGraph, tasks: Sequence[Task | None], now: float) -> WorkflowView:
-    states = dict(enumerate(map(node_state, tasks)))
-    live = live_nodes(graph, states)
-    nodes = tuple(
-        _node_view(graph, index, task, states, now, is_live=index in live) for index, task in enumerate(tasks)
-    )
-    counts = Counter(_word(node) for node in nodes if node.is_live)
-    return WorkflowView(
-        id=graph.id,
-        name=graph.name,
-        status=workflow_status(graph, states),
-        created_at=graph.created_at,
-        idempotency_key=graph.key,
-        counts=dict(counts),
-        nodes=nodes,
-    )
-
-
-def _word(node: WorkflowNodeView) -> str:
-    if node.pending_kind is PendingKind.BLOCKED:
-        return node.pending_kind.value
-    return "missing" if node.status is None else node.status.value
-
-
-def _node_view(
-    graph: WorkflowGraph, index: int, task: Task | None, states: dict[int, NodeState], now: float, *, is_live: bool
-) -> WorkflowNodeView:
-    node = graph.nodes[index]
-    is_blocked = states[index].is_blocked
-    return WorkflowNodeView(
-        index=index,
-        task_id=graph.task_id(index),
-        type=node.type,
-        parents=node.parents,
-        on_parent_failure=node.on_parent_failure.value,
-        status=None if task is None else task.ended_as,
-        pending_kind=None if task is None else pending_kind(task, now),
-        waits_for=tuple(each for each in node.parents if is_blocked and states[each].status is not Status.COMPLETED),
-        is_live=is_live,
-        added_by=None if node.added_by is None else node.added_by[0],
-        attempt=0 if task is None else task.attempt,
-        error=None if task is None else task.error,
-        created_at=None if task is None else task.created_at,
-        started_at=None if task is None else task.started_at,
-        completed_at=None if task is None else task.completed_at,
-    )

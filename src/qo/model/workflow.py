@@ -6,7 +6,7 @@ task whose parents have completed, cancel one whose parent failed, block it agai
 change is guarded, and the same states give the same changes, so any process may decide at any time and repeat it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
@@ -210,15 +210,19 @@ def effect_of(node: GraphNode, parent: int, state: NodeState) -> Effect:
 
 
 def decide(
-    graph: WorkflowGraph, states: MutableMapping[int, NodeState], replayed: Collection[int] = ()
+    graph: WorkflowGraph,
+    states: MutableMapping[int, NodeState],
+    replayed: Collection[int] = (),
+    nodes: Sequence[int] | None = None,
 ) -> list[Change]:
-    """The changes that are due. `states` contains every node, and is updated as if the changes were written.
+    """The changes that are due, for all nodes or for some of them in their order.
 
-    Parents come before their children, so one pass is enough: a child of a task that is cancelled here is cancelled
-    too. Children of nodes that were `replayed` just now wait again if they have not started.
+    `states` contains these nodes and their parents, and is updated as if the changes were written. Parents come before
+    their children, so one pass is enough: a child of a task that is cancelled here is cancelled too. Children of nodes
+    that were `replayed` just now wait again if they have not started.
     """
     changes = []
-    for index in range(len(graph.nodes)):
+    for index in range(len(graph.nodes)) if nodes is None else nodes:
         change = _change(graph, index, states) or _block_again(graph, index, states, replayed)
         if change is not None:
             changes.append(change)

@@ -5,12 +5,13 @@ replayed, running tasks add others, and processes die between a settlement and w
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 
 from qo.client import Client
-from qo.client.workflows import PlannedTask, WorkflowNodeView
+from qo.client.planned_tasks import PlannedTask
+from qo.client.workflow_view import WorkflowNodeView
 from qo.codec import decode_value
 from qo.engine import Engine
 from qo.errors import LeaseLost, WrongStatus
@@ -66,31 +67,33 @@ def result_of(index: int, results: Sequence[int | None]) -> int:
     return (index + 1 + sum(result or 0 for result in results) * 7) % 1_000_003
 
 
-class _RecordingEngine(ForwardingEngine):
-    """The store, and which nodes of one workflow have ended there."""
+class RecordingEngine(ForwardingEngine):
+    """A store, and which nodes of each workflow have ended there at least once."""
 
-    def __init__(self, engine: Engine, ended: set[int], completed: set[int]) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._ended, self._completed = ended, completed
+        self.ended: defaultdict[str, set[int]] = defaultdict(set)
+        self.completed: defaultdict[str, set[int]] = defaultdict(set)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         answers = await super().apply(changes)
         for change, done in zip(changes, answers, strict=True):
             address = node_address(change.id)
             if done and address is not None and change.to in _ENDED:
-                self._ended.add(address.node)
+                self.ended[address.token].add(address.node)
                 if change.to is Status.COMPLETED:
-                    self._completed.add(address.node)
+                    self.completed[address.token].add(address.node)
         return answers
 
 
 class WorkflowHistory:
-    """One random workflow on one store."""
+    """One random workflow on one store. Behind a server, `record` is the store of the server."""
 
-    def __init__(self, engine: Engine, clock: ManualClock, seed: int, *, size: int) -> None:
-        self._ended: set[int] = set()  # nodes that have ended at least once
-        self._completed: set[int] = set()
-        self.engine, self.clock = _RecordingEngine(engine, self._ended, self._completed), clock
+    def __init__(
+        self, engine: Engine, clock: ManualClock, seed: int, *, size: int, record: RecordingEngine | None = None
+    ) -> None:
+        self._record = record or RecordingEngine(engine)
+        self.engine, self.clock = engine if record else self._record, clock
         self._key = str(seed)
         self._dice = random.Random(seed)  # noqa: S311 - repeatable random numbers
         self._clients = [Client(self.engine, clock=clock) for _ in range(_CLIENTS)]
@@ -102,6 +105,14 @@ class WorkflowHistory:
         parents = sorted(self._dice.sample(range(index), self._dice.randint(0, min(index, 4))))
         policy = self._dice.choices(tuple(ParentFailure), (6, 2, 2))[0]
         return planned(*parents, bound=self._dice.random() < 0.5, on_parent_failure=policy)
+
+    @property
+    def _ended(self) -> set[int]:
+        return self._record.ended[self._token]
+
+    @property
+    def _completed(self) -> set[int]:
+        return self._record.completed[self._token]
 
     @property
     def _client(self) -> Client:

@@ -9,6 +9,7 @@ from qo.workflows.graph_note import (
     encode_graph,
     extend_graph,
     mark_open,
+    newest_open_tokens,
     open_tokens,
     read_graph,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "encode_graph",
     "extend_graph",
     "mark_open",
+    "newest_open_tokens",
     "open_tokens",
     "read_graph",
 ]

@@ -108,7 +108,10 @@ class WorkflowEngine(ForwardingEngine):
             for change in permitted
             if change.to in _ENDED and (address := node_address(change.id))
         }
-        answers = dict(zip((change.id for change in permitted), await self.engine.apply(permitted), strict=True))
+        answers: dict[str, bool] = {}
+        for start in range(0, len(permitted), _APPLY_SIZE):
+            some = permitted[start : start + _APPLY_SIZE]
+            answers |= zip((change.id for change in some), await self.engine.apply(some), strict=True)
         ended: dict[str, dict[int, NodeState]] = {}
         for change in permitted:
             address = node_address(change.id)
@@ -204,7 +207,9 @@ class WorkflowEngine(ForwardingEngine):
             with suppress(InvalidWorkflow):
                 graph = await extend_graph(self.engine, token, (), epoch=1)
                 await mark_open(self.engine, token, graph.created_at)
-        await self.tracker.review(token, frozenset(replayed))
+            await self.tracker.follow_replay(token, frozenset(replayed))
+        else:
+            await self.tracker.review(token)
         self._undone.pop(token, None)
 
     async def _retry(self) -> None:

@@ -4,6 +4,7 @@ A graph is written once and then only extended. It contains types and names of a
 lets the monitor find the workflows that it must check, and keeps retention from deleting their tasks.
 """
 
+import heapq
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -187,6 +188,20 @@ async def mark_open(engine: Engine, token: str, created_at: float) -> None:
 async def open_tokens(engine: Engine) -> frozenset[str]:
     """The workflows in which a task has not ended."""
     return frozenset(note.name.removeprefix(OPEN_WORKFLOWS) for note in await engine.notes(OPEN_WORKFLOWS))
+
+
+async def newest_open_tokens(engine: Engine, limit: int) -> list[str]:
+    """The newest workflows in which a task has not ended."""
+    found = await engine.notes(OPEN_WORKFLOWS)
+    newest = heapq.nlargest(limit, found, key=_opened_at)
+    return [note.name.removeprefix(OPEN_WORKFLOWS) for note in newest]
+
+
+def _opened_at(note: Note) -> float:
+    try:
+        return msgspec.json.decode(note.data, type=OpenWorkflow).created_at
+    except msgspec.DecodeError:
+        return 0.0  # the monitor sets it aside
 
 
 async def extend_graph(

@@ -11,7 +11,7 @@ time, at least one therefore sees both ends. What a crash leaves undone, the mon
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import NamedTuple
@@ -32,84 +32,15 @@ from qo.model import (
     effect_of,
     node_address,
     node_state,
-    unblock,
 )
 from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, decode_graph, extend_graph, mark_open
+from qo.workflows.tracked_workflow import TrackedWorkflow
 
 log = logging.getLogger("qo.workflows")
 _MAX_GRAPHS = 256  # graphs that are remembered
 _PAGE_SIZES = (1, 8, 64, 500)  # tasks
 _APPLY_SIZE = 500  # changes in one request
 _MAX_REVIEWS = 5  # attempts, if the workflow is replayed meanwhile
-
-
-class TrackedWorkflow:
-    """What this process knows about a workflow. It holds until the epoch of the graph changes."""
-
-    def __init__(self, graph: WorkflowGraph, version: str) -> None:
-        self.known: dict[int, NodeState] = {}  # only of tasks that have ended
-        # Tasks that are missing, or were cancelled because of a parent. Any process may submit or revive them, so they
-        # count only for `unended`.
-        self.revivable: set[int] = set()
-        self._positions: dict[int, int] = {}  # by child: how many of its parents are met
-        self._ended = 0  # how many of `_order` are known to have ended
-        self.extend(graph, version)
-
-    def extend(self, graph: WorkflowGraph, version: str) -> None:
-        """Use a graph with more nodes."""
-        self.graph, self.version = graph, version
-        self.children = graph.children()
-        self.adders = frozenset(node.added_by[0] for node in graph.nodes if node.added_by is not None)
-        sinks = [index for index, children in enumerate(self.children) if not children]
-        self._number_of_sinks, self._ended = len(sinks), 0
-        self._order = [*sinks, *(index for index, children in enumerate(self.children) if children)]
-
-    def record(self, index: int, state: NodeState) -> None:
-        """Remember a task that has ended. Of a task that has added others the attempt must be known too."""
-        if state.is_cancelled_by_parent or state.status is None:
-            self.revivable.add(index)
-        elif state.has_ended and (state.attempt is not None or index not in self.adders):
-            self.known[index] = state
-
-    def look(self, child: int, fresh: Mapping[int, NodeState], page_size: int) -> Change | Sequence[int]:
-        """The change that a child needs, or some parents to read in order to know; none if it must wait.
-
-        `fresh` are states that were read just now.
-        """
-        node, position = self.graph.nodes[child], self._positions.get(child, 0)
-        parents = node.parents
-        while position < len(parents):
-            parent = parents[position]
-            state = self.known.get(parent) or fresh.get(parent)
-            if state is None:
-                return parents[position : position + page_size]
-            effect = effect_of(node, parent, state)
-            if effect is Effect.CANCEL:
-                return cancel_child(self.graph, child, parent, state)
-            if effect is Effect.WAIT:
-                return ()
-            position += 1
-            if parent in self.known and position == self._positions.get(child, 0) + 1:
-                self._positions[child] = position
-        return unblock(self.graph, child)
-
-    def unended(self, page_size: int) -> Sequence[int]:
-        """Some of the nodes that are not known to have ended, sinks first."""
-        while self._ended < len(self._order) and self._has_ended(self._order[self._ended]):
-            self._ended += 1
-        return self._order[self._ended : self._ended + page_size]
-
-    def _has_ended(self, index: int) -> bool:
-        return index in self.known or index in self.revivable
-
-    def take_revivable(self) -> list[int]:
-        """Forget the tasks that may have been revived, and return them."""
-        taken, self.revivable, self._ended = sorted(self.revivable), set(), 0
-        return taken
-
-    def may_have_ended(self, ended: Iterable[int]) -> bool:
-        """Whether all tasks may have ended, now that these have. A workflow rarely ends before its sinks."""
-        return self._ended >= self._number_of_sinks or any(not self.children[index] for index in ended)
 
 
 class _Applied(NamedTuple):
@@ -171,23 +102,26 @@ class WorkflowTracker:
         tracked = await self.load(token)
         if tracked is None:
             return
-        all_ended = set[int]()
         ended = {index: state for index, state in ended.items() if index < len(tracked.graph.nodes)}
         if tracked.graph.epoch not in {0, epoch}:
             # A replay may have begun after these tasks ended, and may have replayed them.
             states = await self.read(tracked, sorted(ended))
             ended = {index: state for index, state in states.items() if state.has_ended}
+        await self._settle(tracked, ended)
+
+    async def _settle(self, tracked: TrackedWorkflow, ended: Mapping[int, NodeState]) -> None:
+        all_ended = set[int]()
         while ended:
             for index, state in ended.items():
                 tracked.record(index, state)
             all_ended |= ended.keys()
             changes = await self._changes(tracked, ended)
             if _needs_others(tracked.graph, changes, ended) and await self._is_replayed(tracked):
-                await self.review(token)
+                await self.review(tracked.graph.token)
                 return
             applied = await self._apply(tracked, changes)
             if applied.is_due_again:
-                await self.review(token)
+                await self.review(tracked.graph.token)
                 return
             ended = applied.cancelled
         if tracked.may_have_ended(all_ended):
@@ -333,17 +267,51 @@ class WorkflowTracker:
 
     # --- for replays and the monitor
 
-    async def review(self, token: str, replayed: Collection[int] = ()) -> bool:
-        """Read all tasks of a workflow and write what is due. Returns whether all have ended. Raises StorageError.
+    async def follow_replay(self, token: str, replayed: Collection[int]) -> None:
+        """Write what follows from a replay of these nodes. Raises StorageError.
 
-        Children of the nodes that were `replayed` just now wait for them again.
+        They run if their parents let them. Children that have not started wait again, and those that were cancelled
+        because of a parent are revived. Only the tasks that this concerns are read.
         """
+        for _ in range(_MAX_REVIEWS):
+            tracked = await self.load(token)
+            if tracked is None:
+                return
+            states, affected = await self._affected(tracked, replayed)
+            changes = decide(tracked.graph, states, replayed, affected)
+            if changes and await self._is_replayed(tracked):
+                continue
+            applied = await self._apply(tracked, changes)
+            if not applied.is_due_again:
+                await self._settle(tracked, applied.cancelled)
+                return
+        raise StorageError(f"workflow {token} is being replayed by other processes; try again")
+
+    async def _affected(
+        self, tracked: TrackedWorkflow, replayed: Collection[int]
+    ) -> tuple[dict[int, NodeState], Sequence[int]]:
+        """The nodes that a replay of some nodes may change, and the states of these and of their parents."""
+        level = sorted(index for index in replayed if index < len(tracked.graph.nodes))
+        found: dict[int, NodeState] = {}
+        while level:
+            states = await self.states(tracked, level)
+            found |= states
+            parents = [index for index in level if index in replayed or states[index].is_cancelled_by_parent]
+            level = sorted({child for parent in parents for child in tracked.children[parent]} - found.keys())
+        affected = [
+            index for index in sorted(found) if not found[index].has_ended or found[index].is_cancelled_by_parent
+        ]
+        needed = {parent for index in affected for parent in tracked.graph.nodes[index].parents}
+        return found | await self.states(tracked, sorted(needed - found.keys())), affected
+
+    async def review(self, token: str) -> bool:
+        """Read all tasks of a workflow and write what is due. Returns whether all have ended. Raises StorageError."""
         for _ in range(_MAX_REVIEWS):
             tracked = await self.load(token)
             if tracked is None:
                 return True
             states = await self.states(tracked)
-            changes = decide(tracked.graph, states, replayed)
+            changes = decide(tracked.graph, states)
             if changes and await self._is_replayed(tracked):
                 continue
             if not (await self._apply(tracked, changes)).is_due_again:
@@ -366,16 +334,14 @@ class WorkflowTracker:
         if tracked is None or index >= len(tracked.graph.nodes):
             return True  # a task like any other
         node = tracked.graph.nodes[index]
-        unknown = [parent for parent in node.parents if parent not in tracked.known]
-        states = dict(tracked.known)
-        for start in range(0, len(unknown), _PAGE_SIZES[-1]):
-            states |= await self.read(tracked, unknown[start : start + _PAGE_SIZES[-1]])
+        states = await self.states(tracked, node.parents)
         return all(effect_of(node, parent, states[parent]) is Effect.MET for parent in node.parents)
 
-    async def states(self, tracked: TrackedWorkflow) -> dict[int, NodeState]:
-        """The states of all nodes."""
-        unknown = [index for index in range(len(tracked.graph.nodes)) if index not in tracked.known]
-        states = dict(tracked.known)
+    async def states(self, tracked: TrackedWorkflow, indexes: Sequence[int] | None = None) -> dict[int, NodeState]:
+        """The states of these nodes, or of all."""
+        wanted = range(len(tracked.graph.nodes)) if indexes is None else indexes
+        states = {index: tracked.known[index] for index in wanted if index in tracked.known}
+        unknown = [index for index in wanted if index not in states]
         for start in range(0, len(unknown), _PAGE_SIZES[-1]):
             states |= await self.read(tracked, unknown[start : start + _PAGE_SIZES[-1]])
         return states

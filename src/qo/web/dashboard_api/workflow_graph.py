@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from qo.client.critical_path import critical_path
 from qo.client.workflow_document import WorkflowSummary
-from qo.client.workflows import WorkflowNodeView, WorkflowView
+from qo.client.workflow_view import WorkflowNodeView, WorkflowView
 from qo.clock import iso
 from qo.model import PendingKind, Status
 

@@ -1,0 +1,74 @@
+"""What one process knows about one workflow: its graph, and the tasks that are known to have ended."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from qo.model import Change, Effect, NodeState, WorkflowGraph, cancel_child, effect_of, unblock
+
+
+class TrackedWorkflow:
+    """What this process knows about a workflow. It holds until the epoch of the graph changes."""
+
+    def __init__(self, graph: WorkflowGraph, version: str) -> None:
+        self.known: dict[int, NodeState] = {}  # only of tasks that have ended
+        # Tasks that are missing, or were cancelled because of a parent. Any process may submit or revive them, so they
+        # count only for `unended`.
+        self.revivable: set[int] = set()
+        self._positions: dict[int, int] = {}  # by child: how many of its parents are met
+        self._ended = 0  # how many of `_order` are known to have ended
+        self.extend(graph, version)
+
+    def extend(self, graph: WorkflowGraph, version: str) -> None:
+        """Use a graph with more nodes."""
+        self.graph, self.version = graph, version
+        self.children = graph.children()
+        self.adders = frozenset(node.added_by[0] for node in graph.nodes if node.added_by is not None)
+        sinks = [index for index, children in enumerate(self.children) if not children]
+        self._number_of_sinks, self._ended = len(sinks), 0
+        self._order = [*sinks, *(index for index, children in enumerate(self.children) if children)]
+
+    def record(self, index: int, state: NodeState) -> None:
+        """Remember a task that has ended. Of a task that has added others the attempt must be known too."""
+        if state.is_cancelled_by_parent or state.status is None:
+            self.revivable.add(index)
+        elif state.has_ended and (state.attempt is not None or index not in self.adders):
+            self.known[index] = state
+
+    def look(self, child: int, fresh: Mapping[int, NodeState], page_size: int) -> Change | Sequence[int]:
+        """The change that a child needs, or some parents to read in order to know; none if it must wait.
+
+        `fresh` are states that were read just now.
+        """
+        node, position = self.graph.nodes[child], self._positions.get(child, 0)
+        parents = node.parents
+        while position < len(parents):
+            parent = parents[position]
+            state = self.known.get(parent) or fresh.get(parent)
+            if state is None:
+                return parents[position : position + page_size]
+            effect = effect_of(node, parent, state)
+            if effect is Effect.CANCEL:
+                return cancel_child(self.graph, child, parent, state)
+            if effect is Effect.WAIT:
+                return ()
+            position += 1
+            if parent in self.known and position == self._positions.get(child, 0) + 1:
+                self._positions[child] = position
+        return unblock(self.graph, child)
+
+    def unended(self, page_size: int) -> Sequence[int]:
+        """Some of the nodes that are not known to have ended, sinks first."""
+        while self._ended < len(self._order) and self._has_ended(self._order[self._ended]):
+            self._ended += 1
+        return self._order[self._ended : self._ended + page_size]
+
+    def _has_ended(self, index: int) -> bool:
+        return index in self.known or index in self.revivable
+
+    def take_revivable(self) -> list[int]:
+        """Forget the tasks that may have been revived, and return them."""
+        taken, self.revivable, self._ended = sorted(self.revivable), set(), 0
+        return taken
+
+    def may_have_ended(self, ended: Iterable[int]) -> bool:
+        """Whether all tasks may have ended, now that these have. A workflow rarely ends before its sinks."""
+        return self._ended >= self._number_of_sinks or any(not self.children[index] for index in ended)
