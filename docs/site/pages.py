@@ -81,10 +81,10 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
             "qo.chain",
             "qo.group",
             "qo.WorkflowRun",
-            "!qo.client.workflows.WorkflowView",
-            "!qo.client.workflows.WorkflowNodeView",
+            "!qo.client.workflow_view.WorkflowView",
+            "!qo.client.workflow_view.WorkflowNodeView",
             "qo.current_workflow",
-            "qo.workflow.CurrentWorkflow",
+            "qo.workflow_additions.CurrentWorkflow",
         ],
     ),
     "batches": (

@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     from qo.sync import SyncTaskHandle
     from qo.task_batch import Batch, batch
     from qo.task_queue import tq
-    from qo.workflow import Signature, Workflow, WorkflowRun, chain, current_workflow, group
+    from qo.workflow import Signature, Workflow, chain, group
+    from qo.workflow_additions import current_workflow
+    from qo.workflow_run import WorkflowRun
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -76,7 +78,9 @@ else:
             "qo.sync": "SyncTaskHandle",
             "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
             "qo.task_queue": "tq",
-            "qo.workflow": "Signature Workflow WorkflowRun chain current_workflow group",
+            "qo.workflow_additions": "current_workflow",
+            "qo.workflow": "Signature Workflow chain group",
+            "qo.workflow_run": "WorkflowRun",
         },
     )
 

@@ -27,7 +27,8 @@ from qo.model import Filter, Limit, NewTask, RetryPolicy, Task, Unique
 from qo.sync import SyncTaskHandle
 from qo.sync_schedules import SyncSchedules
 from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
-from qo.workflow import Signature, Workflow, WorkflowRun
+from qo.workflow import Signature, Workflow
+from qo.workflow_run import WorkflowRun
 
 if TYPE_CHECKING:
     from qo.testing.app_tester import AppTester

@@ -1,4 +1,4 @@
-"""Workflows as a program builds them: signatures, graphs, chains and groups, and the handle of a submitted workflow.
+"""Workflows as a program builds them: signatures, graphs, chains and groups.
 
 flow = app.workflow("import")
 rows = flow.add(fetch.s(url))
@@ -9,31 +9,25 @@ print(run.result(timeout=60))
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from qo.background import BackgroundClient
 from qo.client import Client, Settings, describe
-from qo.client.batches import BatchProgress
 from qo.client.planned_tasks import PlannedTask
-from qo.client.workflow_view import WorkflowView
 from qo.client.workflows import SubmittedWorkflow
-from qo.codec import decode_value
-from qo.errors import InvalidSetting, InvalidTask, InvalidWorkflow
+from qo.errors import InvalidTask, InvalidWorkflow
 from qo.model import (
     Binding,
     GraphNode,
-    NodeAddress,
     ParentFailure,
-    Task,
-    WorkflowStatus,
     check_name,
-    node_address,
     show,
 )
-from qo.running_task import running
+from qo.node_handle import NodeHandle
 from qo.tasks import Handler, Registry
+from qo.workflow_run import WorkflowRun
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -87,8 +81,8 @@ class Signature(Generic[R]):
 
     def plan(
         self,
-        index_of: "Callable[[NodeHandle[Any]], int]",
-        after: "Iterable[NodeHandle[Any]]" = (),
+        index_of: Callable[[NodeHandle[Any]], int],
+        after: Iterable[NodeHandle[Any]] = (),
         on_parent_failure: OnParentFailure = "cancel",
         added_by: tuple[int, int] | None = None,
     ) -> PlannedTask:
@@ -139,18 +133,6 @@ def _policy(given: str) -> ParentFailure:
         return ParentFailure(given)
     except ValueError:
         raise InvalidWorkflow(f"on_parent_failure={show(given)} is not one of: {', '.join(ParentFailure)}") from None
-
-
-class NodeHandle(Generic[R]):
-    """A task of a workflow. As an argument of another task it stands for its result."""
-
-    __slots__ = ("index", "type", "workflow")
-
-    def __init__(self, workflow: object, index: int, type: str) -> None:
-        self.workflow, self.index, self.type = workflow, index, type
-
-    def __repr__(self) -> str:
-        return f"<NodeHandle {self.index} {self.type}>"
 
 
 def _checked(handle: Any) -> NodeHandle[Any]:
@@ -215,7 +197,7 @@ class Workflow:
         If one of them fails permanently, is cancelled or deleted, the task is cancelled (`cancel`), runs all the same
         (`run`; a result that is missing is None), or waits until a replay of that task completes (`wait`).
         """
-        self._planned.append(_signature(signature).plan(self._index, after, on_parent_failure))
+        self._planned.append(check_signature(signature).plan(self._index, after, on_parent_failure))
         return NodeHandle(self, len(self._planned) - 1, signature.handler.type)
 
     def _index(self, handle: NodeHandle[Any]) -> int:
@@ -231,7 +213,7 @@ class Workflow:
         """The tasks so far, for `client.workflows.submit`."""
         return tuple(self._planned)
 
-    def submit(self, *, idempotency_key: str | None = None) -> "WorkflowRun":
+    def submit(self, *, idempotency_key: str | None = None) -> WorkflowRun:
         """Store all tasks; returns when the store has them.
 
         With an idempotency key, a workflow of this name is submitted once. A repeat returns the existing one, and
@@ -240,7 +222,7 @@ class Workflow:
         background = self._background()
         return self._run(background, background.call_client(self._submit(idempotency_key)))
 
-    async def asubmit(self, *, idempotency_key: str | None = None) -> "WorkflowRun":
+    async def asubmit(self, *, idempotency_key: str | None = None) -> WorkflowRun:
         background = self._background()
         return self._run(background, await background.acall_client(self._submit(idempotency_key)))
 
@@ -250,14 +232,14 @@ class Workflow:
         planned = self.planned
         return lambda client: client.workflows.submit(self.name, planned, idempotency_key=key)
 
-    def _run(self, background: BackgroundClient, submitted: SubmittedWorkflow) -> "WorkflowRun":
+    def _run(self, background: BackgroundClient, submitted: SubmittedWorkflow) -> WorkflowRun:
         return WorkflowRun(background, self._app.registry, submitted.graph.id, new=submitted.new)
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name} with {len(self)} tasks>"
 
 
-def _signature(given: Signature[R]) -> Signature[R]:
+def check_signature(given: Signature[R]) -> Signature[R]:
     if not isinstance(given, Signature):
         raise InvalidWorkflow(f"{show(given)} is not a signature; pass task.s(...)")
     return given
@@ -272,7 +254,7 @@ def chain(*signatures: Signature[Any], name: str = "chain") -> Workflow:
     flow = _started(name, signatures)
     previous: NodeHandle[Any] | None = None
     for signature in signatures:
-        previous = _add_after(flow, _signature(signature), previous, () if previous is None else (previous,))
+        previous = _add_after(flow, check_signature(signature), previous, () if previous is None else (previous,))
     return flow
 
 
@@ -284,16 +266,16 @@ def group(signatures: Iterable[Signature[Any]], then: Signature[Any] | None = No
     """
     members = list(signatures)
     flow = _started(name, members)
-    handles = [flow.add(_signature(signature)) for signature in members]
+    handles = [flow.add(check_signature(signature)) for signature in members]
     if then is not None:
-        _add_after(flow, _signature(then), handles, handles)
+        _add_after(flow, check_signature(then), handles, handles)
     return flow
 
 
 def _started(name: str, signatures: Sequence[Signature[Any]]) -> Workflow:
     if not signatures:
         raise InvalidWorkflow(f"workflow {name!r} has no tasks")
-    first = _signature(signatures[0])
+    first = check_signature(signatures[0])
     return Workflow(first.app, first.background, name)
 
 
@@ -302,161 +284,3 @@ def _add_after(flow: Workflow, signature: Signature[R], result: Any, after: Sequ
     if open_argument is not None:
         signature = signature.with_argument(open_argument, result)
     return flow.add(signature, after=after)
-
-
-class WorkflowRun:
-    """A submitted workflow. Each method blocks, and has an async form with the prefix `a` for any event loop."""
-
-    def __init__(self, background: BackgroundClient, registry: Registry, id: str, *, new: bool = False) -> None:
-        self._background, self._registry = background, registry
-        self.id = id
-        self.new = new  # False: it existed already
-
-    def view(self) -> WorkflowView:
-        """The graph, with the current state of each task. Raises WorkflowNotFound."""
-        return self._background.call_client(lambda client: client.workflows.read(self.id))
-
-    async def aview(self) -> WorkflowView:
-        return await self._background.acall_client(lambda client: client.workflows.read(self.id))
-
-    def status(self) -> WorkflowStatus:
-        return self.view().status
-
-    async def astatus(self) -> WorkflowStatus:
-        return (await self.aview()).status
-
-    def progress(self) -> BatchProgress:
-        """How many tasks have finished, and how long the others may take."""
-        return self._background.call_client(lambda client: client.workflows.progress(self.id))
-
-    async def aprogress(self) -> BatchProgress:
-        return await self._background.acall_client(lambda client: client.workflows.progress(self.id))
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the tasks that no other task waits for. Returns the result of the only one, or a list of results.
-
-        Raises TaskFailed if one of them did not complete, and ResultTimeout. Do not call it in a handler: the handler
-        would occupy a slot that the tasks of the workflow need (docs/workflows.md).
-        """
-        return self._background.call_client(self._result(timeout))
-
-    async def aresult(self, timeout: float | None = None) -> Any:
-        return await self._background.acall_client(self._result(timeout))
-
-    def _result(self, timeout: float | None) -> Callable[[Client], Any]:
-        return lambda client: client.workflows.result(self.id, timeout=timeout, decode=self._decode)
-
-    def _decode(self, task: Task) -> Any:
-        handler = self._registry.get(task.type)
-        if task.result is None:
-            return None
-        return decode_value(task.result) if handler is None else handler.decode_result(task.result)
-
-    def cancel(self) -> int:
-        """Cancel all tasks that have not ended; returns their number. Raises WrongStatus if there are none."""
-        return self._background.call_client(lambda client: client.workflows.cancel(self.id))
-
-    async def acancel(self) -> int:
-        return await self._background.acall_client(lambda client: client.workflows.cancel(self.id))
-
-    def replay(self, *start: NodeHandle[Any] | int | str) -> int:
-        """Run again the tasks that failed or were cancelled, or these tasks and everything that depends on them.
-
-        A task is named by its handle, its index or its id. Returns the number of tasks.
-        """
-        return self._background.call_client(lambda client: client.workflows.replay(self.id, _names(start)))
-
-    async def areplay(self, *start: NodeHandle[Any] | int | str) -> int:
-        return await self._background.acall_client(lambda client: client.workflows.replay(self.id, _names(start)))
-
-    def __repr__(self) -> str:
-        return f"<WorkflowRun {self.id}>"
-
-
-def _names(start: Sequence[NodeHandle[Any] | int | str]) -> list[int | str]:
-    return [each.index if isinstance(each, NodeHandle) else each for each in start]
-
-
-class CurrentWorkflow:
-    """The workflow of the running task. Tasks that it adds run if this attempt completes, and are dropped otherwise.
-
-    They wait for the running task. Tasks that were submitted with the workflow do not wait for them.
-    """
-
-    def __init__(self, task: Task, address: NodeAddress) -> None:
-        self._address, self._attempt = address, task.attempt
-        self.id = task.batch
-
-    def add(
-        self,
-        signature: Signature[R],
-        *,
-        after: Iterable[NodeHandle[Any]] = (),
-        on_parent_failure: OnParentFailure = "cancel",
-    ) -> NodeHandle[R]:
-        """Add a task; returns when the store has it. `after` and arguments may be tasks that this attempt added."""
-        planned = self._plan(signature, after, on_parent_failure)
-        (index,) = signature.background().call_client(self._store([planned]))
-        return NodeHandle(self._address, index, signature.handler.type)
-
-    async def aadd(
-        self,
-        signature: Signature[R],
-        *,
-        after: Iterable[NodeHandle[Any]] = (),
-        on_parent_failure: OnParentFailure = "cancel",
-    ) -> NodeHandle[R]:
-        planned = self._plan(signature, after, on_parent_failure)
-        (index,) = await signature.background().acall_client(self._store([planned]))
-        return NodeHandle(self._address, index, signature.handler.type)
-
-    def add_many(self, signatures: Iterable[Signature[R]]) -> list[NodeHandle[R]]:
-        """Add tasks that run side by side, with one write."""
-        members = list(signatures)
-        if not members:
-            return []
-        planned = [self._plan(each, (), "cancel") for each in members]
-        return self._handles(members, members[0].background().call_client(self._store(planned)))
-
-    async def aadd_many(self, signatures: Iterable[Signature[R]]) -> list[NodeHandle[R]]:
-        members = list(signatures)
-        if not members:
-            return []
-        planned = [self._plan(each, (), "cancel") for each in members]
-        return self._handles(members, await members[0].background().acall_client(self._store(planned)))
-
-    def _handles(self, members: Sequence[Signature[R]], indexes: Sequence[int]) -> list[NodeHandle[R]]:
-        return [
-            NodeHandle(self._address, index, signature.handler.type)
-            for signature, index in zip(members, indexes, strict=True)
-        ]
-
-    def _plan(
-        self, signature: Signature[Any], after: Iterable[NodeHandle[Any]], on_parent_failure: OnParentFailure
-    ) -> PlannedTask:
-        added_by = self._address.node, self._attempt
-        return _signature(signature).plan(self._index, after, on_parent_failure, added_by)
-
-    def _index(self, handle: NodeHandle[Any]) -> int:
-        if handle.workflow != self._address:
-            raise InvalidWorkflow(f"{handle!r} was not added by this attempt")
-        return handle.index
-
-    def _store(self, planned: Sequence[PlannedTask]) -> Callable[[Client], Any]:
-        return lambda client: client.workflows.add(self._address.token, planned)
-
-    @classmethod
-    def of(cls, task: Task) -> Self:
-        address = node_address(task.id)
-        if address is None or task.batch is None:
-            raise InvalidSetting(f"task {task.id} is not part of a workflow")
-        return cls(task, address)
-
-
-def current_workflow() -> CurrentWorkflow:
-    """The workflow of the task whose handler is running. Raises InvalidSetting elsewhere."""
-    try:
-        task = running.get()
-    except LookupError:
-        raise InvalidSetting("current_workflow() can be called only inside a handler that a worker runs") from None
-    return CurrentWorkflow.of(task)

@@ -8,17 +8,18 @@ import os
 import random
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import qo
-from qo.client import connect
+from qo.client import Client, connect
 from qo.engines.sqlite import SqliteEngine
 from qo.ids import new_token
 from qo.model import WorkflowStatus
-from qo.workflow import NodeHandle
+from qo.node_handle import NodeHandle
+from qo.workflows import WorkflowTracker
 from tests.conditions import delay, until
 from tests.engines.killing_workers import QUICK, Worker, children, end, start_qo
 from tests.servers.postgres import url as postgres_url
@@ -79,6 +80,8 @@ async def test_killed_workers_lose_no_task_of_a_workflow(store: str, tmp_path: P
                 killed |= {workers[at].pid, *children(workers[at].pid)}
                 end(workers[at], signal.SIGKILL)
                 workers[at] = _start(store, tmp_path, log)
+            if not IS_LONG:
+                await until(_is_reviewed, client, ids)
             for at, (id, graph) in enumerate(zip(ids, graphs, strict=True)):
                 assert await client.workflows.result(id, timeout=300.0) == _expected(graph), f"workflow {at}"
                 assert await client.workflows.status(id) is WorkflowStatus.COMPLETED
@@ -88,6 +91,12 @@ async def test_killed_workers_lose_no_task_of_a_workflow(store: str, tmp_path: P
                 os.kill(pid, signal.SIGKILL)
             worker.wait(60)
     _check(log, graphs, killed)
+
+
+async def _is_reviewed(client: Client, ids: Sequence[str]) -> bool:
+    """Whether all workflows have ended. It does what the monitor does only after half a minute."""
+    tokens = [(await client.workflows.graph(id)).token for id in ids]
+    return all([await WorkflowTracker(client.engine).review(token) for token in tokens])
 
 
 def _start(url: str, folder: Path, log: Path) -> Worker:

@@ -9,8 +9,9 @@ import pytest
 import qo
 from qo.app import background_of
 from qo.model import MAX_WORKFLOW_TASKS, PendingKind, Status, WorkflowStatus
+from qo.node_handle import NodeHandle
 from qo.testing.app_tester import AppTester
-from qo.workflow import NodeHandle, Workflow
+from qo.workflow import Workflow
 
 app = qo.App("memory://")
 seen: list[Any] = []

@@ -268,3 +268,12 @@ async def test_the_end_of_a_back_off_does_not_start_a_child_that_waits_again(sto
     await store.client.replay(first.id, completed=True)
     assert await _kinds(store, graph) == [PendingKind.READY, PendingKind.BLOCKED]
     assert await store.client.apply([retry_now(child.id)]) == [False]
+
+
+async def test_a_task_that_ends_together_with_a_replay_lets_its_children_follow(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(), planned(1))
+    first = await claim_one(store.client.engine)
+    second = await claim_one(store.client.engine)
+    await store.client.engine.apply([complete(first)])
+    assert await store.client.apply([replay_finished(first.id), complete(second)]) == [True, True]
+    assert await _kinds(store, graph) == [PendingKind.READY, None, PendingKind.READY]

@@ -11,7 +11,7 @@ Behind `http://` the server does the first and the last, and the client the seco
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -60,7 +60,7 @@ class WorkflowEngine(ForwardingEngine):
         if on_cancelled is not None:
             self.tracker.on_cancelled = on_cancelled
         # By workflow whose tasks may not have followed a change yet: the tasks that were replayed.
-        self._undone: dict[str, set[int]] = {}
+        self._undone: dict[str, frozenset[int]] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._retrying: asyncio.Task[None] | None = None
 
@@ -184,45 +184,48 @@ class WorkflowEngine(ForwardingEngine):
         epochs: Mapping[str, int | None],
     ) -> None:
         """Write what follows. The changes are stored, so an error here must not fail the call: it is tried again."""
-        for token in ended.keys() | replayed.keys():
-            self._undone.setdefault(token, set()).update(replayed.get(token, ()))
+        undone = {token: replayed.get(token, set()) for token in ended.keys() | replayed.keys()}
         try:
-            for token in ended.keys() | replayed.keys():
-                if token in replayed:
-                    await self._review(token)
-                else:
+            for token, nodes in list(undone.items()):
+                await self._follow_replay(token, nodes)
+                if token in ended:
                     await self.tracker.settled(token, ended[token], epochs[token])
-                    if not self._undone.get(token):
-                        self._undone.pop(token, None)
+                elif not nodes:
+                    await self.tracker.review(token)
+                del undone[token]
         except StorageError as error:
             log.warning("the next tasks of a workflow wait for the store: %s", error)
+            for token, nodes in undone.items():
+                self._undone[token] = frozenset(
+                    [*self._undone.get(token, ()), *nodes]
+                )  # a new object: `_retry` notices
             if self._retrying is None or self._retrying.done():
                 self._retrying = asyncio.create_task(self._retry())
 
-    async def _review(self, token: str) -> None:
-        replayed = self._undone.get(token, set())
-        if replayed:
-            # Between the two writes of the epoch a process may have read that these tasks had ended, and closed the
-            # workflow. Now it forgets this.
-            with suppress(InvalidWorkflow):
-                graph = await extend_graph(self.engine, token, (), epoch=1)
-                await mark_open(self.engine, token, graph.created_at)
-            await self.tracker.follow_replay(token, frozenset(replayed))
-        else:
-            await self.tracker.review(token)
-        self._undone.pop(token, None)
+    async def _follow_replay(self, token: str, replayed: Collection[int]) -> None:
+        if not replayed:
+            return
+        # Between the two writes of the epoch a process may have read that these tasks had ended, and closed the
+        # workflow. Now it forgets this.
+        with suppress(InvalidWorkflow):
+            graph = await extend_graph(self.engine, token, (), epoch=1)
+            await mark_open(self.engine, token, graph.created_at)
+        await self.tracker.follow_replay(token, replayed)
 
     async def _retry(self) -> None:
         backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
         while self._undone:
             await asyncio.sleep(backoff.next())
-            token = next(iter(self._undone))
+            token, replayed = next(iter(self._undone.items()))
             try:
-                await self._review(token)
+                await self._follow_replay(token, replayed)
+                await self.tracker.review(token)
             except StorageError as error:
                 log.warning("the next tasks of a workflow wait for the store: %s", error)
             else:
                 backoff.reset()
+                if self._undone[token] is replayed:  # otherwise more has been left undone meanwhile
+                    del self._undone[token]
 
     # --- claiming
 
