@@ -103,18 +103,15 @@ class WorkflowEngine(ForwardingEngine):
         for token in replayed:
             changes = await self._prepare_replay(token, changes)
         permitted = await self._permitted(changes)
-        epochs = {
-            address.token: self.tracker.epoch(address.token)
-            for change in permitted
-            if change.to in _ENDED and (address := node_address(change.id))
-        }
+        addressed = [(change, node_address(change.id)) for change in permitted]
+        tokens = {address.token for change, address in addressed if address is not None and change.to in _ENDED}
+        epochs = {token: self.tracker.epoch(token) for token in tokens}
         answers: dict[str, bool] = {}
         for start in range(0, len(permitted), _APPLY_SIZE):
             some = permitted[start : start + _APPLY_SIZE]
             answers |= zip((change.id for change in some), await self.engine.apply(some), strict=True)
         ended: dict[str, dict[int, NodeState]] = {}
-        for change in permitted:
-            address = node_address(change.id)
+        for change, address in addressed:
             if address is None or not answers[change.id]:
                 continue
             if change.to in _ENDED:

@@ -43,6 +43,9 @@ _APPLY_SIZE = 500  # changes in one request
 _MAX_REVIEWS = 5  # attempts, if the workflow is replayed meanwhile
 
 
+_STATES = {status: NodeState(status) for status in Status}
+
+
 class _Applied(NamedTuple):
     cancelled: dict[int, NodeState]
     is_due_again: bool  # a task that should be released was cancelled because of a parent: it must be revived
@@ -362,4 +365,4 @@ def _needs_others(graph: WorkflowGraph, changes: Sequence[Change], ended: Collec
 
 def state_of_change(change: Change) -> NodeState:
     """The state of a task after a change that ended it."""
-    return NodeState(change.to)
+    return _STATES[change.to]
