@@ -16,9 +16,11 @@ running: ContextVar[Task] = ContextVar("qo_task")
 
 
 class RunningAttempt(Protocol):
-    """The attempt at the task that is running. It takes the reports, and its identity tells attempts apart."""
+    """The attempt at the task that is running. It keeps the last progress report and the last log lines."""
 
     def report_progress(self, report: ProgressReport, /) -> None: ...
+
+    def add_log_line(self, line: str, /) -> None: ...
 
 
 running_attempt: ContextVar[RunningAttempt] = ContextVar("qo_attempt")

@@ -17,7 +17,7 @@ from qo.model.text import LOG_LIMIT
 from qo.tasks import HandlerOptions, make_handler
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
-from qo.worker.log_capture import MAX_LINES, LogCapture
+from qo.worker.log_capture import MAX_LINES, log_text
 from qo.worker.run import Run
 from tests.engines.http_server import server
 from tests.worker.bench import Bench
@@ -131,24 +131,55 @@ def records() -> Iterator[list[str]]:
 
 
 def test_of_a_line_that_is_too_long_the_end_is_kept() -> None:
-    capture, attempt = LogCapture(), _attempt(0)
-    for lines in ([f"{'x' * LOG_LIMIT}end"], ["before", f"{'x' * LOG_LIMIT}end"]):
-        for line in lines:
-            capture.add(attempt, line)
-        kept = capture.take(attempt)
-        assert kept is not None and kept.endswith("xend") and kept.count("x") == LOG_LIMIT - len("end")
+    for earlier in ([], ["before"]):
+        kept = _kept([*earlier, f"{'x' * LOG_LIMIT}end"])
+        assert kept.endswith("xend") and kept.count("x") == LOG_LIMIT - len("end")
+        assert kept.startswith("(1 earlier line not kept)\n" if earlier else "x")
 
 
-def test_lines_that_are_never_taken_are_bounded() -> None:
-    capture, attempts = LogCapture(), [_attempt(n) for n in range(1500)]
-    for attempt in attempts:
-        capture.add(attempt, "line")
-    assert (capture.take(attempts[0]), capture.take(attempts[-1])) == (None, "line")
+def test_short_lines_after_long_ones_leave_no_more_than_the_limit() -> None:
+    kept = _kept(["y" * (LOG_LIMIT // 2), *["z" * 150 for _ in range(MAX_LINES - 1)]])
+    assert kept.startswith("(1 earlier line not kept)\n") and kept.count("z" * 150) == MAX_LINES - 1
+    assert _kept(["z" * 150 for _ in range(MAX_LINES)]).count("\n") == MAX_LINES - 1
 
 
-def _attempt(number: int) -> Run:
+def _kept(lines: list[str]) -> str:
+    attempt = _attempt()
+    for line in lines:
+        attempt.add_log_line(line)
+    return log_text(attempt.log_lines, attempt.dropped_lines) or ""
+
+
+def test_lines_of_several_threads_of_an_attempt_are_all_kept() -> None:
+    attempt, together = _attempt(), threading.Barrier(MAX_LINES)
+
+    def adds(number: int) -> None:
+        together.wait()
+        attempt.add_log_line(f"line {number}")
+
+    threads = [threading.Thread(target=adds, args=(number,)) for number in range(MAX_LINES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(attempt.log_lines) == sorted(f"line {number}" for number in range(MAX_LINES))
+    assert attempt.dropped_lines == 0
+
+
+def _attempt() -> Run:
     handler = make_handler(lambda: None, type="work", options=HandlerOptions())
-    return Run(created(new(number), 0.0), handler, lambda *_: None)
+    return Run(created(new(0), 0.0), handler, lambda *_: None)
+
+
+async def test_two_workers_of_a_process_store_each_line_once(bench: Bench) -> None:
+    bench.handle(logs, "work")
+    before = list(logging.getLogger().handlers)
+    ids = [await bench.submit("work", retry=QUICK) for _ in range(20)]
+    async with bench.working(capture_logs=True):
+        await bench.run_all(ids, capture_logs=True)
+    for task_id in ids:
+        assert await lines(bench.client, task_id) == [(1, "warning shop: attempt 1"), (2, "warning shop: attempt 2")]
+    assert logging.getLogger().handlers == before
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres", "http"])

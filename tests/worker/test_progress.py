@@ -54,6 +54,8 @@ def test_the_last_report_counts() -> None:
         def report_progress(self, report: ProgressReport) -> None:
             reports.append(report)
 
+        def add_log_line(self, line: str) -> None: ...
+
     tokens = running.set(samples.running()), running_attempt.set(Attempt())
     try:
         qo.current_task().progress(0)

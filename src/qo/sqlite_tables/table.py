@@ -163,7 +163,7 @@ class SqliteTable:
         write_rows(self._db, "change", rows)
         if transitions:
             unlogged = [brief.n for brief in transitions if brief.n not in logs]
-            self._transaction.record(encode_list(unlogged), [*logs.items()])
+            self._transaction.record(encode_list(unlogged), logs)
             self._transaction.count_changes.subtract(Counter([(brief.lane, brief.status) for brief in transitions]))
             self._transaction.count_changes.update(reached)
         self._transaction.change_lanes(lanes)

@@ -1,7 +1,7 @@
 """The state of one transaction, and what a connection knows from earlier ones."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import apsw
@@ -150,13 +150,15 @@ class TableTransaction:
         self._extended.update(lanes)
         self.own_changes.update(lanes)
 
-    def record(self, numbers: str, logs: Sequence[tuple[int, str]] = ()) -> None:
+    def record(self, numbers: str, logs: Mapping[int, str] | None = None) -> None:
         """Add an event for each number, and for each number with a log.
 
         Raises DamageFound, without rows, if an event of that version exists.
         """
         try:
-            self.db.execute(SQL["record"], (numbers,))
-            write_rows(self.db, "record_with_log", logs)
+            if numbers != "[]":
+                self.db.execute(SQL["record"], (numbers,))
+            if logs:
+                self.db.execute(SQL["record_with_log"], (msgspec.json.encode(logs).decode(),))
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error

@@ -98,6 +98,9 @@ class InlineRun:
     def report_progress(self, report: ProgressReport) -> None:
         self._progress = report
 
+    def add_log_line(self, line: str) -> None:
+        """Lines of tests are not kept: the test runner captures them."""
+
     def _call(self, context: Context) -> Any:
         """The result of the handler, or an awaitable of it."""
         if self._hooks.middleware:

@@ -27,11 +27,11 @@ from qo.hooks import WorkerContext, call_through, working
 from qo.log_output import LogSettings
 from qo.model import Task
 from qo.model.text import LOG_LIMIT
-from qo.running_task import ProgressReport, RunningAttempt, running, running_attempt
+from qo.running_task import ProgressReport, running, running_attempt
 from qo.tasks import STYLES, Arguments, Handler
 from qo.worker.attempt_loop import AttemptLoop, call_without_loop
 from qo.worker.lifespan import LifespanThread
-from qo.worker.log_capture import LogCapture
+from qo.worker.log_capture import CAPTURE
 from qo.worker.run import RunOutcome, encode_result, outcome_of
 
 CHILD = "qo-child"
@@ -89,9 +89,8 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
     if setup.log is not None:
         log_output.apply(setup.log, root=True)
     sending = threading.Lock()
-    capture = LineSender(connection, sending) if setup.captures_logs else None
     pid = os.getpid()
-    handlers = ChildHandlers(setup.worker_id, ProgressSender(connection, sending))
+    handlers = ChildHandlers(setup.worker_id, AttemptReports(connection, sending))
     signal.signal(CANCEL_SIGNAL, handlers.cancel)
     if setup.lifespan is not None:
         error = handlers.enter(*setup.lifespan)
@@ -101,8 +100,8 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
             request = msgspec.msgpack.decode(connection.recv_bytes(), type=ChildRequest)
         except (EOFError, OSError):
             break
-        if capture is not None and capture not in logging.getLogger().handlers:  # the program may configure its log
-            capture.install()
+        if setup.captures_logs and CAPTURE not in logging.getLogger().handlers:  # the program may configure its log
+            CAPTURE.install()
         outcome = handlers.execute(request)
         if os.getpid() != pid:
             os._exit(0)  # the handler forked and this is the fork
@@ -111,22 +110,8 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
     handlers.leave()
 
 
-class LineSender(LogCapture):
-    """Sends each line to the worker at once: the process may be killed before its attempt ends."""
-
-    def __init__(self, connection: Connection, sending: threading.Lock) -> None:
-        super().__init__()
-        self._connection, self._sending, self._pid = connection, sending, os.getpid()
-
-    def add(self, attempt: RunningAttempt, line: str) -> None:  # noqa: ARG002 - a child runs one task at a time
-        if os.getpid() == self._pid:
-            data = line.encode(errors="replace")[-LOG_LIMIT:]
-            with self._sending:
-                self._connection.send_bytes(LOG_LINE + data)
-
-
-class ProgressSender:
-    """Sends reports of progress to the worker, at most a few a second."""
+class AttemptReports:
+    """Sends the log lines and the progress of the running task to the worker. A child runs one task at a time."""
 
     def __init__(self, connection: Connection, sending: threading.Lock, clock: Clock = boot_clock) -> None:
         self._connection, self._sending, self._clock = connection, sending, clock
@@ -137,18 +122,26 @@ class ProgressSender:
         self._sent_at = float("-inf")
 
     def report_progress(self, report: ProgressReport) -> None:
+        """Send a report, at most a few a second."""
         now = self._clock()
         if os.getpid() == self._pid and (report[0] == 1 or now - self._sent_at >= _PROGRESS_INTERVAL):
             self._sent_at = now
             with self._sending:
                 self._connection.send_bytes(PROGRESS + msgspec.msgpack.encode(report))
 
+    def add_log_line(self, line: str) -> None:
+        """Send a line at once: the process may be killed before its attempt ends."""
+        if os.getpid() == self._pid:
+            data = line.encode(errors="replace")[-LOG_LIMIT:]
+            with self._sending:
+                self._connection.send_bytes(LOG_LINE + data)
+
 
 class ChildHandlers:
     """Runs the handlers of one child: plain ones in its main thread, async ones on the lifespan's event loop."""
 
-    def __init__(self, worker_id: str, progress: ProgressSender) -> None:
-        self._context, self._progress = WorkerContext(worker_id), progress
+    def __init__(self, worker_id: str, reports: AttemptReports) -> None:
+        self._context, self._reports = WorkerContext(worker_id), reports
         self._lifespan: LifespanThread | None = None
         self._attempt_loop = AttemptLoop()
         self._is_running = False
@@ -177,8 +170,8 @@ class ChildHandlers:
     def execute(self, request: ChildRequest) -> RunOutcome:
         context = copy_context()
         context.run(running.set, request.task)
-        context.run(running_attempt.set, self._progress)
-        self._progress.begin()
+        context.run(running_attempt.set, self._reports)
+        self._reports.begin()
         context.run(working.set, self._context)
         try:
             try:

@@ -11,7 +11,6 @@ from qo.model import lost_its_process
 from qo.tasks import Executor
 from qo.worker import lifespan, loop_executor
 from qo.worker.lifespan import LifespanFailed
-from qo.worker.log_capture import LogCapture
 from qo.worker.loop_executor import LoopExecutor
 from qo.worker.process_executor import ProcessExecutor
 from qo.worker.run import UNSTARTED, Run
@@ -42,12 +41,11 @@ class Executors:
         result_limit: Callable[[], int],  # bytes; with `http://` known after the server's first answer
         hooks: Hooks,
         worker_id: str,
-        capture: LogCapture | None = None,
         clock: Clock = boot_clock,
         table: RunTable | None = None,
     ) -> None:
         self._settings, self._limit, self._clock = settings, result_limit, clock
-        self._hooks, self._worker_id, self._capture = hooks, worker_id, capture
+        self._hooks, self._worker_id = hooks, worker_id
         self._context = WorkerContext(worker_id)
         hooks.is_in_use = True
         if table is not None:
@@ -118,7 +116,7 @@ class Executors:
                     result_limit=self._limit,
                     hooks=self._hooks,
                     worker=self.worker_context,
-                    capture=self._capture,
+                    captures_logs=self._settings.capture_logs,
                     tasks_per_process=self._settings.tasks_per_process,
                     clock=self._clock,
                 )

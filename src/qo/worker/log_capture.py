@@ -1,38 +1,53 @@
 """The last log lines of each attempt, which are stored with its outcome."""
 
 import logging
-from collections import deque
+import threading
 
 from qo.clock import iso
 from qo.log_output import is_of_qo
 from qo.model import plural
 from qo.model.text import LOG_LIMIT
-from qo.running_task import RunningAttempt, running_attempt
+from qo.running_task import running_attempt
 
 MAX_LINES = 100
-_MAX_ATTEMPTS = 1000  # of which lines are kept; those of lost and abandoned attempts are never taken
+LONG_LINE = LOG_LIMIT // MAX_LINES - 1  # characters; MAX_LINES lines of this length fit into LOG_LIMIT
 _MAX_SOURCES = 1000  # of pairs of a logger and a level
 
 
-class LastLines:
-    """The last lines of one attempt, and how many earlier ones were dropped. No line is longer than LOG_LIMIT."""
+def add_line(lines: list[str], line: str) -> int:
+    """Add a line to the last lines of an attempt, and return how many earlier lines were dropped.
 
-    __slots__ = ("_dropped", "_lines", "_size")
+    Several threads may call it for one attempt. Each step on the list is atomic, so none of them loses the line.
+    """
+    if len(line) <= LONG_LINE:
+        lines.append(line)
+        dropped = 0
+    else:
+        lines.append(line[-LOG_LIMIT:])
+        dropped = _drop_excess(lines)
+    if len(lines) > MAX_LINES:
+        lines.pop(0)
+        dropped += 1
+    return dropped
 
-    def __init__(self, first: str) -> None:
-        self._lines = deque((first,))
-        self._size, self._dropped = len(first), 0
 
-    def add(self, text: str) -> None:
-        self._lines.append(text)
-        self._size += len(text) + 1
-        while len(self._lines) > MAX_LINES or self._size > LOG_LIMIT:
-            self._size -= len(self._lines.popleft()) + 1
-            self._dropped += 1
+def log_text(lines: list[str], dropped: int) -> str | None:
+    """The last lines as one text, after the number of lines that were dropped. None if there are no lines."""
+    if len(lines) == 1 and not dropped:
+        return lines[0]
+    dropped += _drop_excess(lines)
+    if dropped:
+        return "\n".join([f"({plural(dropped, 'earlier line')} not kept)", *lines])
+    return "\n".join(lines) or None
 
-    def text(self) -> str:
-        dropped = [f"({plural(self._dropped, 'earlier line')} not kept)"] if self._dropped else []
-        return "\n".join([*dropped, *self._lines])
+
+def _drop_excess(lines: list[str]) -> int:
+    """Drop the oldest lines until the rest fits into LOG_LIMIT characters. Returns their number."""
+    size, dropped = sum(map(len, lines)) + len(lines) - 1, 0
+    while size > LOG_LIMIT and len(lines) > 1:
+        size -= len(lines.pop(0)) + 1
+        dropped += 1
+    return dropped
 
 
 class LineFormatter(logging.Formatter):
@@ -41,6 +56,7 @@ class LineFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__()
         self._instant = 0.0, 0.0, ""  # the last millisecond formatted: its begin, its end and its text
+        self._second = -1, ""  # the last second formatted, and its text up to the milliseconds
         self._sources: dict[tuple[str, str], str] = {}  # level and logger as text, by logger and level; empty: of qo
 
     def format(self, record: logging.LogRecord) -> str:
@@ -55,10 +71,22 @@ class LineFormatter(logging.Formatter):
             return ""
         begin, end, at = self._instant
         if not begin <= record.created < end:
-            begin = int(record.created * 1000) / 1000
-            _, _, at = self._instant = begin, begin + 0.001, iso(record.created)
+            at = self._format_instant(record.created)
         text = at + source + record.getMessage()
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+    def _format_instant(self, instant: float) -> str:
+        """As `iso`, in a fifth of the time if the last line is of the same second."""
+        whole = int(instant)
+        second, text = self._second
+        if second != whole:
+            text = iso(whole)[: -len("000Z")]
+            self._second = whole, text
+        millisecond = int(1000 * (instant - whole))
+        at = f"{text}{millisecond:03d}Z"
+        begin = whole + millisecond / 1000
+        self._instant = begin, begin + 0.001, at
+        return at
 
     def _source(self, record: logging.LogRecord) -> str:
         if len(self._sources) > _MAX_SOURCES:  # a program may make up names
@@ -69,14 +97,15 @@ class LineFormatter(logging.Formatter):
 
 
 class LogCapture(logging.Handler):
-    """Keeps the lines that handlers log in this process. It has no lock: a worker may stop a thread anywhere."""
+    """Adds the lines that handlers log in this process to their attempts.
+
+    It has no lock: a worker may stop a thread anywhere.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._format = LineFormatter().format
-        # By attempt. Most attempts log one line, and strings, unlike containers, are no work for the garbage collector.
-        self._first: dict[RunningAttempt, str] = {}
-        self._several: dict[RunningAttempt, LastLines] = {}  # of attempts with more than one line
+        self._users, self._guard = 0, threading.Lock()
 
     def createLock(self) -> None:  # noqa: N802 - of the base class
         self.lock = None
@@ -87,42 +116,32 @@ class LogCapture(logging.Handler):
         if attempt is not None:
             try:
                 if line := self._format(record):
-                    self.add(attempt, line)
+                    attempt.add_log_line(line)
             except Exception:  # noqa: BLE001 - as in the handlers of the standard library
                 self.handleError(record)
         return True
 
-    def add(self, attempt: RunningAttempt, line: str) -> None:
-        """Keep a line of this attempt."""
-        if len(line) > LOG_LIMIT:
-            line = line[-LOG_LIMIT:]
-        if self._first.setdefault(attempt, line) is line:
-            if len(self._first) > _MAX_ATTEMPTS:
-                oldest = list(self._first)[0]  # noqa: RUF015 - another thread may change the dict
-                self._first.pop(oldest, None)
-                self._several.pop(oldest, None)
-            return
-        first, lines = self._first.get(attempt), self._several.get(attempt)
-        if lines is None and first is not None:
-            lines = self._several.setdefault(attempt, LastLines(first))
-        if lines is not None:  # otherwise the lines were taken meanwhile
-            lines.add(line)
-
-    def take(self, attempt: RunningAttempt) -> str | None:
-        """Remove and return the lines of this attempt; None if there are none."""
-        first = self._first.pop(attempt, None)
-        lines = self._several.pop(attempt, None) if self._several else None
-        return first if lines is None else lines.text()
-
     def install(self) -> None:
         """Capture what the whole process logs. Warnings still go to stderr if the program configures no log."""
         root = logging.getLogger()
-        if not root.handlers and logging.lastResort is not None:
-            root.addHandler(logging.lastResort)
-        root.addHandler(self)
+        with self._guard:
+            self._users += 1
+            if self in root.handlers:
+                return
+            if not root.handlers and logging.lastResort is not None:
+                root.addHandler(logging.lastResort)
+            root.addHandler(self)
 
     def remove(self) -> None:
+        """Undo one call of `install`."""
         root = logging.getLogger()
-        root.removeHandler(self)
-        if root.handlers == [logging.lastResort] and logging.lastResort is not None:
-            root.removeHandler(logging.lastResort)
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return
+            root.removeHandler(self)
+            if root.handlers == [logging.lastResort] and logging.lastResort is not None:
+                root.removeHandler(logging.lastResort)
+
+
+CAPTURE = LogCapture()  # all workers of a process share it, so that an attempt gets each line once

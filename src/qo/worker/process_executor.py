@@ -33,7 +33,6 @@ from qo.worker.child_process import (
     in_child,
     name_of,
 )
-from qo.worker.log_capture import LogCapture
 from qo.worker.run import UNSTARTED, Run, RunOutcome, timed_out
 from qo.worker.start_queue import StartQueue
 from qo.worker.thread_executor import ThreadExecutor
@@ -98,12 +97,12 @@ class ProcessExecutor(ThreadExecutor):
         result_limit: Callable[[], int],
         hooks: Hooks,
         worker: Callable[[], WorkerContext],
-        capture: LogCapture | None,
+        captures_logs: bool,
         tasks_per_process: int,
         clock: Clock = boot_clock,
     ) -> None:
         super().__init__(queue, result_limit=result_limit, hooks=hooks, worker=worker, clock=clock)
-        self._capture, self._tasks_per_process = capture, tasks_per_process
+        self._captures_logs, self._tasks_per_process = captures_logs, tasks_per_process
         self._children: dict[Run, _Child] = {}
         self._threads: set[threading.Thread] = set()
 
@@ -153,7 +152,7 @@ class ProcessExecutor(ThreadExecutor):
     def _start_child(self, kept: list[_Child]) -> str:
         """Start a child; returns why it did not start."""
         try:
-            child = _Child(self._hooks, self._worker().id, captures_logs=self._capture is not None)
+            child = _Child(self._hooks, self._worker().id, captures_logs=self._captures_logs)
         except OSError as error:  # a limit of the system
             return str(error)
         if self._hooks.lifespan is not None and (problem := child.lifespan_error()):
@@ -179,8 +178,8 @@ class ProcessExecutor(ThreadExecutor):
             while (kind := (message := child.connection.recv_bytes())[:1]) in (LOG_LINE, PROGRESS):
                 if kind == PROGRESS:
                     run.report_progress(_progress.decode(message[1:]))
-                elif self._capture is not None:
-                    self._capture.add(run, message[1:].decode(errors="replace"))
+                else:
+                    run.add_log_line(message[1:].decode(errors="replace"))
             return msgspec.msgpack.decode(message, type=RunOutcome)
         except (EOFError, OSError, msgspec.DecodeError):
             return None

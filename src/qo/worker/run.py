@@ -28,6 +28,7 @@ from qo.model.task import LONGEST
 from qo.running_task import ProgressReport
 from qo.tasks import Handler
 from qo.worker.attempt_loop import AttemptLoop
+from qo.worker.log_capture import LONG_LINE, add_line
 from qo.worker.process_exit import Exited
 from qo.worker.thread_exception import ThreadException
 
@@ -66,12 +67,14 @@ class Run:
         "began",
         "cancelled",
         "done",
+        "dropped_lines",
         "ended",
         "ends_at",
         "executor",
         "handle",
         "handler",
         "lease_until",
+        "log_lines",
         "loop",
         "lost",
         "progress",
@@ -113,6 +116,10 @@ class Run:
         self.settled = False  # later reports of this run are ignored
         self.lost = False  # the lease is lost; the handler may still run
         self.progress: ProgressReport | None = None  # the last one; stored with the next renewal
+        self.log_lines: list[
+            str
+        ] = []  # the last ones that the handler logged, if a worker of this process captures them
+        self.dropped_lines = 0  # earlier ones
         self.start_reported = False  # the store knows that the handler has begun
         self.slot: int | None = None  # its entry in the run table
 
@@ -135,6 +142,14 @@ class Run:
     def report_progress(self, report: ProgressReport) -> None:
         """May be called from any thread."""
         self.progress = report
+
+    def add_log_line(self, line: str) -> None:
+        """May be called from any thread."""
+        lines = self.log_lines
+        if lines or len(line) > LONG_LINE:
+            self.dropped_lines += add_line(lines, line)
+        else:
+            lines.append(line)
 
     def outcome_of(self, error: BaseException) -> RunOutcome:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)

@@ -15,7 +15,7 @@ from qo.ids import random_fraction
 from qo.model import Change, Status, fail, plural
 from qo.transitions import Settlement, Transitions
 from qo.worker.callbacks import CallbackThread
-from qo.worker.log_capture import LogCapture
+from qo.worker.log_capture import log_text
 from qo.worker.registration import Registration
 from qo.worker.run import Run, RunOutcome, settlement
 from qo.worker.run_table import LeasedRuns
@@ -40,13 +40,13 @@ class Settler:
         ahead: Callable[[], int],  # how many tasks the worker prefetches
         transitions: Transitions,
         callbacks: CallbackThread,
-        capture: LogCapture | None,
+        captures_logs: bool,
         clock: Clock,
     ) -> None:
         self._engine, self._leased_runs = engine, leased_runs
         self._registration, self._settled = registration, settled
         self._ahead, self._transitions, self._callbacks, self._clock = ahead, transitions, callbacks, clock
-        self._capture = capture
+        self._captures_logs = captures_logs
         self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
@@ -119,8 +119,10 @@ class Settler:
             await self.on_lost(lost)
 
     def _change(self, run: Run, outcome: RunOutcome) -> Change:
-        log_lines = None if self._capture is None else self._capture.take(run)
-        return settlement(run, outcome, random_fraction, log_lines)
+        has_log = self._captures_logs and run.log_lines
+        return settlement(
+            run, outcome, random_fraction, log_text(run.log_lines, run.dropped_lines) if has_log else None
+        )
 
     async def _apply_divided(self, runs: Sequence[Run], changes: list[Change]) -> tuple[list[Change], list[bool]]:
         """Apply the changes in parts that the store accepts. Returns the changes too: one may be too large alone."""

@@ -27,7 +27,7 @@ from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.declared_schedules import DeclaredSchedules
 from qo.worker.executors import Executors, WorkerCancelled
 from qo.worker.lease_keeper import LeaseKeeper
-from qo.worker.log_capture import LogCapture
+from qo.worker.log_capture import CAPTURE
 from qo.worker.process_executor import check_hooks, check_reachable
 from qo.worker.process_exit import confined
 from qo.worker.registration import Registration
@@ -77,13 +77,11 @@ class Worker:
         self._leased_runs = LeasedRuns(table)
         self._store_time = StoreTime(engine, wall_clock)
         self._registration = Registration(engine, settings, tuple(self._handlers), self._store_time)
-        self._capture = LogCapture() if settings.capture_logs else None
         self._executors = Executors(
             settings,
             result_limit=lambda: client.payload_limit,
             hooks=registry.hooks,
             worker_id=self.id,
-            capture=self._capture,
             clock=clock,
             table=table,
         )
@@ -105,7 +103,7 @@ class Worker:
             ahead=self._plan.prefetch.ahead,
             transitions=transitions,
             callbacks=self._callbacks,
-            capture=self._capture,
+            captures_logs=settings.capture_logs,
             clock=clock,
         )
         self._lease_keeper = LeaseKeeper(
@@ -242,16 +240,16 @@ class Worker:
         and NewerFormat if the store's format is newer than this version of qo reads.
         """
         await self.open()
-        if self._capture is not None:
-            self._capture.install()
+        if self._settings.capture_logs:
+            CAPTURE.install()
         try:
             with self._controls.listening(), confined():
                 self._callbacks.worker("worker_started")
                 await self._work()
                 await self._callbacks.finish()
         finally:
-            if self._capture is not None:
-                self._capture.remove()
+            if self._settings.capture_logs:
+                CAPTURE.remove()
             await self._executors.close()
 
     async def _work(self) -> None:
