@@ -32,6 +32,7 @@ from qo.model import (
     group_by,
     level,
 )
+from qo.model.text import unknown_options
 from qo.schedules.schedule import Schedule
 
 _RAW = b"\x00"  # see codec; a function whose only parameter is annotated as `bytes` gets the raw data
@@ -130,6 +131,8 @@ class Registry:
 
 def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     """Validated options. Mistakes are raised at import, where the options are declared."""
+    if unknown := unknown_options(given, {*HandlerOptions.__struct_fields__, "name"}):
+        raise InvalidSetting(f"task {function.__name__}: {unknown}")
     given = {name: value for name, value in given.items() if value is not None}
     if isinstance(given.get("timeout"), timedelta):
         given["timeout"] = given["timeout"].total_seconds()

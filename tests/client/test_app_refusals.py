@@ -46,6 +46,26 @@ def test_arguments_the_function_does_not_take_are_refused_by_name(
     assert app.tasks() == []
 
 
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_may_be_meant(app: App) -> None:
+    declare: Callable[..., Any] = app.task
+    with pytest.raises(InvalidSetting, match="task work: there is no option 'max_retry'; did you mean 'max_retries'"):
+
+        @declare(max_retry=5)
+        def work() -> None: ...
+
+    with pytest.raises(InvalidSetting, match=r"no option 'cron'; the options are: .*concurrency, .*, name, "):
+
+        @declare(cron="0 3 * * *")
+        def another() -> None: ...
+
+    schedule: Callable[..., Any] = app.schedule
+    with pytest.raises(InvalidTask, match="schedule: there is no option 'tmezone'; did you mean 'timezone'"):
+
+        @schedule("0 3 * * *", tmezone="UTC")
+        @app.task
+        def nightly() -> None: ...
+
+
 def test_arguments_that_cannot_travel_by_name_are_refused_where_they_are_written(app: App) -> None:
     with pytest.raises(InvalidSetting, match=r"many: arguments are stored by name, so \*args"):
 

@@ -47,6 +47,26 @@ def test_the_decorator_keeps_the_function_and_records_the_schedule() -> None:
     assert (schedule.name, schedule.every, schedule.task.queue, schedule.task.priority) == ("double", 60, "reports", 0)
 
 
+@pytest.mark.parametrize("on_duplicate", ["keep", "raise", "replace"])
+def test_each_fire_time_of_a_unique_task_is_a_task_of_its_own(on_duplicate: str) -> None:
+    app = qo.App("memory://")
+
+    @app.schedule(every=60)
+    @app.task(unique=qo.Unique(on_duplicate=on_duplicate))  # type: ignore[arg-type]
+    def sync() -> None: ...
+
+    with app.test_mode() as t:
+        submitted = sync.enqueue()
+        t.advance(60)
+        fired = t.fire_schedules()
+        t.advance(60)
+        fired += t.fire_schedules()
+        assert len({submitted.id, *(task.id for task in fired)}) == 3
+        assert [task.idempotency_key for task in fired] == [None, None]
+        if on_duplicate == "keep":
+            assert sync.enqueue().id == submitted.id
+
+
 def test_a_mistake_in_a_decorator_is_raised_where_it_stands() -> None:
     app = qo.App("memory://")
 

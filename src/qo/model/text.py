@@ -1,8 +1,12 @@
 """Values from callers: type checks, quoting in messages, and texts that every store accepts."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 ERROR_LIMIT = 16 * 1024  # bytes of an error's text
 LOG_LIMIT = 16 * 1024  # bytes of the log lines of an attempt
 PROGRESS_TEXT_LIMIT = 200  # characters
+_SIMILAR = 0.6  # how alike two names of options must be, from 0 to 1, for one to be proposed for the other
 _CUT = "\n... (cut) ...\n"
 
 
@@ -17,6 +21,17 @@ def show(value: object) -> str:
         return f"{value!r:.80}"
     except ValueError:
         return f"this {type(value).__name__}"
+
+
+def unknown_options(given: Iterable[str], known: Iterable[str]) -> str:
+    """Which of the given options do not exist, and what may have been meant. Empty if all are known."""
+    names = sorted(known)
+    unknown = sorted(set(given) - set(names))
+    if not unknown:
+        return ""
+    similar = get_close_matches(unknown[0], names, n=1, cutoff=_SIMILAR)
+    hint = f"did you mean {similar[0]!r}?" if similar else f"the options are: {', '.join(names)}"
+    return f"there is no option {unknown[0]!r:.80}; {hint}"
 
 
 def plural(number: float, noun: str = "task") -> str:

@@ -17,7 +17,7 @@ class FireDocument(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     decided_at: str
     task_id: str | None = None
-    task_status: str | None = None  # null if no task was submitted, or it has been deleted
+    task_status: str | None = None  # null if no task was submitted or it was deleted; in a list, only of the last fire
     reason: str | None = None
     count: int = 1  # fire times that were missed
     by_hand: bool = False

@@ -10,6 +10,7 @@ from qo.errors import InvalidTask
 from qo.model import NewTask, check_described, check_name, check_number, check_size, derived_id, show
 from qo.model.ranking import STRICT
 from qo.model.task import LATEST, LONGEST
+from qo.model.text import unknown_options
 from qo.notes import Instant
 from qo.schedules.fire_times import check_cron, check_timezone
 
@@ -74,17 +75,22 @@ class ScheduleNote(Struct, frozen=True, kw_only=True):
 
 def make_schedule(name: str, task: NewTask, **options: Any) -> Schedule:
     """A checked schedule. Options that are None have their defaults."""
-    # JSON has no infinity. These numbers mean the same.
+    # Each fire time is a task of its own, so the task has no key. JSON has no infinity; these numbers mean the same.
     plain = msgspec.structs.replace(
         task,
         id=NO_ID,
         next_id=None,
+        idempotency_key=None,
+        until_started=False,
+        on_duplicate=None,
         run_at=None,
         delay=0.0,
         ageing=min(task.ageing, STRICT),
         window=min(task.window, LONGEST),
     )
     check_size("payload", task.payload, MAX_PAYLOAD)
+    if unknown := unknown_options(options, set(Schedule.__struct_fields__) - {"name", "task"}):
+        raise InvalidTask("schedule", unknown)
     given = {option: value for option, value in options.items() if value is not None}
     return check_schedule(Schedule(name=name, task=plain, **given))
 
