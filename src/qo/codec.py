@@ -7,7 +7,7 @@ import binascii
 import gc
 import json
 import math
-from base64 import b64decode, b64encode
+from base64 import b64decode, b64encode, urlsafe_b64decode
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -93,6 +93,21 @@ def sealed_key_id(data: bytes) -> str:
     """The id of the key of an encrypted value."""
     start = data.index(b":") + 1
     return data[start : start + _KEY_ID_SIZE].hex()
+
+
+def shown_text(text: str) -> str:
+    """An error or a log for people: of an encrypted one the id of its key."""
+    if not text.startswith(SEALED_TEXT):
+        return text
+    try:
+        sealed = urlsafe_b64decode(text.removeprefix(SEALED_TEXT))
+    except (ValueError, binascii.Error):
+        return text
+    return f"encrypted with key {sealed_key_id(sealed)}" if sealed.startswith(SEALED) else text
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else shown_text(text)
 
 
 def plain_task(task: Task) -> Task:
@@ -273,7 +288,7 @@ def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json)
         "status": task.status.value,
         "payload": show(task.payload),
         "result": None if task.result is None else show(task.result),
-        "error": task.error,
+        "error": _shown(task.error),
         "failure_kind": None if task.failure_kind is None else task.failure_kind.value,
         "archived_from": None if task.archived_from is None else task.archived_from.value,
         "priority": task.priority,
@@ -310,7 +325,7 @@ def event_view(event: Event) -> dict[str, Any]:
         "attempt": event.attempt,
         "failures": event.failures,
         "worker_id": event.worker_id,
-        "error": event.error,
+        "error": _shown(event.error),
         "available_at": iso(event.available_at),
-        "log": event.log,
+        "log": _shown(event.log),
     }

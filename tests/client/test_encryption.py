@@ -1,25 +1,28 @@
 """Encrypted payloads, results and errors: what the store sees, who can read it, and what happens without the key."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 import qo
 from qo.client import Client
-from qo.codec import SEALED, from_json, to_json
+from qo.codec import SEALED, from_json, shown_text, to_json
 from qo.encryption import Encrypted, EncryptedEngine
 from qo.engine import Engine
 from qo.engines import open_engine
-from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, NewTask, Status, amend, complete
+from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, NewTask, Status, amend, complete, fail
 from qo.schedules.document import document_of
 from qo.tasks import HandlerOptions, Registry, make_handler
 from qo.testing import EngineContract, ManualClock
 from qo.testing.engine_schedules import scheduler
 from qo.worker import Worker, WorkerSettings
+from tests.engines.http_server import server
 
 KEY, OLD_KEY, OTHER_KEY = Encrypted.new_key(), Encrypted.new_key(), Encrypted.new_key()
 OTHER_ID = "00000000-0000-4000-8000-000000000001"
@@ -88,6 +91,36 @@ async def test_without_the_key_values_are_shown_as_encrypted(tmp_path: Path) -> 
         with pytest.raises(qo.InvalidTask, match="is encrypted with key"):
             from_json(shown)
         assert task.id == handle.id
+
+
+async def test_without_the_key_errors_and_logs_are_shown_as_encrypted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/qo.db"
+    async with qo.connect(url, codec=Encrypted([KEY])) as client:
+        handle = await client.enqueue("pay", {"card": SECRET}, max_retries=0)
+        (task,) = await client.dequeue("pay")
+        assert await client.engine.apply([fail(task, f"no such card: {SECRET}", log=f"paying {SECRET}")]) == [True]
+        with server() as running:
+            async with running.serving(open_engine(url)):
+                shown = [
+                    await asyncio.to_thread(_get, f"{running.url}/api/v1/tasks/{handle.id}{part}")
+                    for part in ("", "/history")
+                ]
+    commands: tuple[list[str], ...] = (["status"], ["logs"], ["history"], ["wait"])
+    commands += tuple(["--json", *command] for command in commands)
+    shown += [await asyncio.to_thread(_printed, url, *command, handle.id) for command in commands]
+    for text in shown:
+        assert "encrypted with key" in text and "encrypted: " not in text, text
+    assert shown_text("encrypted: by hand") == "encrypted: by hand"
+
+
+def _printed(url: str, *args: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QO_")} | {"QO_URL": url}
+    command = [sys.executable, "-m", "qo", *args]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def _get(url: str) -> str:
+    return httpx.get(url).text
 
 
 async def test_a_value_cannot_be_moved_to_another_task_or_field() -> None:

@@ -155,6 +155,16 @@ def test_each_request_leaves_one_line_with_its_transition(caplog: pytest.LogCapt
     assert {line["task_id"] for line in lines} == {task_id} and lines[0]["token"] == "anyone"
 
 
+def test_the_files_and_the_polls_of_the_dashboard_are_not_logged_at_info(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "qo.web"), served(MemoryEngine()) as api:
+        for path in ("/ui/", "/ui/main.js", "/api/v1/dashboard/overview", "/ui/missing.js", "/api/v1/tasks"):
+            api.client.get(path)
+    assert [vars(record)["path"] for record in caplog.records if "http_status" in vars(record)] == [
+        "/ui/missing.js",
+        "/api/v1/tasks",
+    ]
+
+
 def test_long_names_of_headers_are_checked_and_not_kept():
     for name, is_proxy in ((b"x-forwarded-" + b"a" * 5000, True), (b"x-own-" + b"a" * 5000, False)):
         kept_by = sys.getrefcount(name)

@@ -158,7 +158,8 @@ def replay(call: Invocation, ids: tuple[str, ...], *, completed: bool, **options
 def cancel(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """Cancel pending and running tasks.
 
-    A worker that runs one of them stops it at its next lease renewal.
+    A worker that runs one of them stops it within 2 s on SQLite, Postgres,
+    Redis and HTTP, and at its next lease renewal on a bucket.
     """
     return change(call, _CANCEL, ids, **options)
 

@@ -19,7 +19,7 @@ from qo.cli.rich_output import (
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.codec import event_view, task_view
+from qo.codec import event_view, shown_text, task_view
 from qo.errors import DamagedTask, TaskNotFound
 from qo.handled_types import is_unhandled
 from qo.model import Event, Task
@@ -122,7 +122,7 @@ def _detail(event: Event, before: Event | None) -> Text:
     """The new error of this event, or the delay until the task is due."""
     error = event.error if event.error and (before is None or event.failures > before.failures) else None
     if error:
-        lines = clean_lines(error.strip()).splitlines()
+        lines = clean_lines(shown_text(error).strip()).splitlines()
         return Text(lines[-1] if lines else "", style="red")
     delay = event.available_at - event.at
     return Text(f"due in {duration(delay)}" if event.status == "pending" and delay > 0 else "", style="dim")

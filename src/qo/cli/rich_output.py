@@ -15,7 +15,7 @@ from rich.text import Text
 from qo.cli.output import age, as_json, duration, shorten
 from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.codec import to_json
+from qo.codec import shown_text, to_json
 from qo.handled_types import NO_HANDLER, find_unhandled
 from qo.model import Status, Task, plural, shown_group
 from qo.terminal_text import clean, clean_lines, escape
@@ -137,7 +137,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
     if task.error:
         if task.failure_kind is not None:
             shown.append(("failure kind", data(task.failure_kind.value)))
-        shown.append(("error", _long(task.error, STYLES[Status.FAILED])))
+        shown.append(("error", _long(shown_text(task.error), STYLES[Status.FAILED])))
     return shown
 
 

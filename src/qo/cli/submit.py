@@ -19,7 +19,7 @@ from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, parse_task, read_inp
 from qo.cli.unique_options import pop_unique, unique_options
 from qo.client import Client, Settings, TaskHandle, describe
 from qo.clock import system_clock
-from qo.codec import task_view, to_json
+from qo.codec import shown_text, task_view, to_json
 from qo.errors import InvalidTask, QoError
 from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task, plural
 from qo.terminal_text import clean_lines
@@ -131,7 +131,7 @@ def show_result(call: Invocation, task: Task) -> None:
     if task.result is not None:
         line.append(f" {clean_lines(compact(to_json(task.result)))}", style="default")
     elif task.error:
-        line.append(f" {clean_lines(task.error)}", style="default")
+        line.append(f" {clean_lines(shown_text(task.error))}", style="default")
     call.console.print(line, soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
+from qo.codec import shown_text
 from qo.errors import TaskNotFound
 from qo.model import FINISHED, Event, Status
 from qo.terminal_text import clean_lines
@@ -33,7 +34,9 @@ def command(call: Invocation, given_id: str, *, attempt: int | None, follow: boo
 
     events = call.run(work)
     if call.json:
-        call.print_json([{"attempt": event.attempt, "log": (event.log or "").split("\n")} for event in events])
+        call.print_json(
+            [{"attempt": event.attempt, "log": shown_text(event.log or "").split("\n")} for event in events]
+        )
     elif not events:
         call.console.print(Text("no log lines are stored", style="dim"))
 
@@ -62,4 +65,8 @@ def _show(call: Invocation, event: Event) -> None:
     if event.status is Status.PENDING:
         outcome = "failed, to be retried" if event.error else "handed back"
     call.console.print(Text(f"attempt {event.attempt}, {outcome}", style="bold"))
-    call.console.print(Text(clean_lines(event.log or "")), soft_wrap=True)
+    call.console.print(Text(clean_lines(_text(event))), soft_wrap=True)
+
+
+def _text(event: Event) -> str:
+    return shown_text(event.log or "")

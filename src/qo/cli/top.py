@@ -30,7 +30,7 @@ from qo.client import Client
 from qo.client.batch_reader import BatchReader
 from qo.client.batches import BatchProgress
 from qo.clock import boot_clock, iso, system_clock
-from qo.codec import task_view
+from qo.codec import shown_text, task_view
 from qo.errors import StorageError
 from qo.handled_types import find_unhandled
 from qo.model import UNFINISHED, Filter, Status, Task
@@ -238,7 +238,7 @@ def _running(tasks: list[Task], now: float) -> Table:
 def _failures(tasks: list[Task], now: float) -> Table:
     rows = table("failure", "id", "ago", "error", right=("ago",))
     for task in tasks:
-        lines = clean_lines((task.error or "").strip()).splitlines() or [""]
+        lines = clean_lines(shown_text(task.error or "").strip()).splitlines() or [""]
         ago = Text(age(now - (task.completed_at or task.updated_at)), style="dim")
         rows.add_row(data(task.type), Text(task.id), ago, Text(lines[0], style="red"))
     return rows

@@ -13,6 +13,7 @@ from qo.client import Client
 from qo.client.workflow_document import workflow_document, workflow_summary
 from qo.client.workflow_view import WorkflowNodeView
 from qo.clock import system_clock
+from qo.codec import shown_text
 from qo.model import PendingKind, Status, WorkflowStatus, plural
 from qo.terminal_text import clean
 
@@ -141,7 +142,7 @@ def _line(node: WorkflowNodeView) -> Iterator[str | tuple[str, str]]:
     if node.started_at is not None and node.completed_at is not None:
         yield f"  {duration(node.completed_at - node.started_at)}"
     if node.error is not None and node.status in {Status.FAILED, Status.CANCELLED}:
-        yield f"  {clean(node.error)[:_MAX_ERROR_LENGTH]}"
+        yield f"  {clean(shown_text(node.error))[:_MAX_ERROR_LENGTH]}"
 
 
 def _state(node: WorkflowNodeView) -> tuple[str, str]:

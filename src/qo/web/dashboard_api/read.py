@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from qo import __version__
+from qo.codec import shown_text
 from qo.model import Task
 from qo.web.callers import Caller, Scope
 from qo.web.dashboard_api.search import Search, TaskFilter, count, find, find_sorted, search_of
@@ -225,4 +226,5 @@ async def draw_workflow(request: Request[Any, Any, Any], workflow_id: FromPath[s
 def _event(document: dict[str, Any], log: str | None, *, is_whole: bool) -> EventDocument:
     same = ("version", "status", "attempt", "failures", "worker_id", "error", "available_at")
     known = {name: document[name] for name in same}
-    return EventDocument(at=document["updated_at"], log=log, task=document if is_whole else None, **known)
+    shown = None if log is None else shown_text(log)
+    return EventDocument(at=document["updated_at"], log=shown, task=document if is_whole else None, **known)

@@ -95,8 +95,8 @@ def brief(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> Tas
     """A task for lists, without payload and result."""
     view = task_view(task, now, show=lambda _: None)
     del view["payload"], view["result"]
-    if task.error is not None and len(task.error) > MAX_ERROR_LENGTH:
-        view["error"] = task.error[:MAX_ERROR_LENGTH] + "…"
+    if view["error"] is not None and len(view["error"]) > MAX_ERROR_LENGTH:
+        view["error"] = view["error"][:MAX_ERROR_LENGTH] + "…"
     return TaskDocument(**view, unhandled=unhandled)
 
 

@@ -11,6 +11,7 @@ from qo.client.critical_path import critical_path
 from qo.client.workflow_document import WorkflowSummary
 from qo.client.workflow_view import WorkflowNodeView, WorkflowView
 from qo.clock import iso
+from qo.codec import shown_text
 from qo.model import PendingKind, Status
 
 MAX_BOXES = 300  # tasks that are drawn one by one
@@ -155,7 +156,7 @@ def _row(node: WorkflowNodeView, *, is_critical: bool) -> GraphRow:
         type=node.type,
         state=_state(node),
         attempt=node.attempt,
-        error=None if node.error is None else node.error[:_MAX_ERROR_LENGTH],
+        error=None if node.error is None else shown_text(node.error)[:_MAX_ERROR_LENGTH],
         waits=len(node.waits_for),
         waits_for=list(node.waits_for[:_MAX_PARENTS]),
         started_at=iso(node.started_at),

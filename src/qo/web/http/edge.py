@@ -87,6 +87,7 @@ log = logging.getLogger("qo.web")
 _REFUSED = 400
 _CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
 DASHBOARD = "/api/v1/dashboard/"  # an open page polls it
+PAGES = "/ui"  # a page consists of dozens of files
 BAD_REQUEST = 400
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds; logged at debug level
 
@@ -195,9 +196,9 @@ class EdgeResponse:
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _is_poll(self) -> bool:
-        """Whether this is a successful request of a page or probe that repeats it every few seconds."""
+        """Whether this is a successful request of the dashboard or a probe, of which there are many."""
         path, is_read = self._scope["path"], self._scope["method"] == "GET"
-        return path in QUIET or (is_read and self._status < BAD_REQUEST and path.startswith(DASHBOARD))
+        return path in QUIET or (is_read and self._status < BAD_REQUEST and path.startswith((DASHBOARD, PAGES)))
 
     def log(self) -> None:
         scope = self._scope

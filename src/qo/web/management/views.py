@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from qo.clock import iso
-from qo.codec import json_text
+from qo.codec import json_text, shown_text
 from qo.model import FailureKind, Filter, Status, Task, ended_because, is_retrying
 
 Word = Literal["pending", "processing", "completed", "failed"]
@@ -85,7 +85,7 @@ def managed(task: Task, *, unhandled: bool) -> ManagedTask:
         last_attempt_at=_last_attempt_at(task),
         next_retry_at=next_retry_at(task),
         result=None if task.result is None else json_text(task.result),
-        error="cancelled" if task.status is Status.CANCELLED and task.error is None else task.error,
+        error=_error(task),
         failure_kind=ended_because(task) if word(task) == "failed" else None,
         run_after=iso(task.run_at),
         created_at=iso(task.created_at),
@@ -109,3 +109,9 @@ def _last_attempt_at(task: Task) -> str | None:
     if task.status is Status.PENDING:
         return iso(task.updated_at) if task.failures else None
     return iso(task.started_at)
+
+
+def _error(task: Task) -> str | None:
+    if task.error is None:
+        return "cancelled" if task.status is Status.CANCELLED else None
+    return shown_text(task.error)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
-from qo.codec import json_text
+from qo.codec import json_text, shown_text
 from qo.model import FINISHED, Event, FailureKind, LevelWord, PendingKind, Status, Task, level_word, pending_kind
 from qo.notes import WorkerNote, is_dead
 from qo.web.task_words import Word, effective_level, task_word, word
@@ -139,7 +139,9 @@ def error_view(task: Task) -> ErrorView | None:
     if task.error is None:
         return None
     return ErrorView(
-        message=task.error, kind=task.failure_kind or FailureKind.ERROR, retriable=task_word(task) != "failed"
+        message=shown_text(task.error),
+        kind=task.failure_kind or FailureKind.ERROR,
+        retriable=task_word(task) != "failed",
     )
 
 
@@ -165,10 +167,10 @@ def event_view(event: Event, task: Task) -> EventView:
         attempt=event.attempt,
         retry_count=event.failures,
         worker_id=event.worker_id,
-        error=event.error,
+        error=None if event.error is None else shown_text(event.error),
         available_at=iso(event.available_at),
         version=event.version,
-        log=event.log,
+        log=None if event.log is None else shown_text(event.log),
     )
 
 
