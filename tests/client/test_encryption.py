@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 import qo
@@ -22,7 +21,7 @@ from qo.tasks import HandlerOptions, Registry, make_handler
 from qo.testing import EngineContract, ManualClock
 from qo.testing.engine_schedules import scheduler
 from qo.worker import Worker, WorkerSettings
-from tests.engines.http_server import server
+from tests.web.serving import served
 
 KEY, OLD_KEY, OTHER_KEY = Encrypted.new_key(), Encrypted.new_key(), Encrypted.new_key()
 OTHER_ID = "00000000-0000-4000-8000-000000000001"
@@ -99,12 +98,7 @@ async def test_without_the_key_errors_and_logs_are_shown_as_encrypted(tmp_path: 
         handle = await client.enqueue("pay", {"card": SECRET}, max_retries=0)
         (task,) = await client.dequeue("pay")
         assert await client.engine.apply([fail(task, f"no such card: {SECRET}", log=f"paying {SECRET}")]) == [True]
-        with server() as running:
-            async with running.serving(open_engine(url)):
-                shown = [
-                    await asyncio.to_thread(_get, f"{running.url}/api/v1/tasks/{handle.id}{part}")
-                    for part in ("", "/history")
-                ]
+    shown = await asyncio.to_thread(_responses, url, f"/api/v1/tasks/{handle.id}", f"/api/v1/tasks/{handle.id}/history")
     commands: tuple[list[str], ...] = (["status"], ["logs"], ["history"], ["wait"])
     commands += tuple(["--json", *command] for command in commands)
     shown += [await asyncio.to_thread(_printed, url, *command, handle.id) for command in commands]
@@ -119,8 +113,9 @@ def _printed(url: str, *args: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
 
-def _get(url: str) -> str:
-    return httpx.get(url).text
+def _responses(url: str, *paths: str) -> list[str]:
+    with served(open_engine(url)) as api:
+        return [api.client.get(path).text for path in paths]
 
 
 async def test_a_value_cannot_be_moved_to_another_task_or_field() -> None:

@@ -69,6 +69,8 @@ class Executors:
 
     def worker_context(self) -> WorkerContext:
         """The worker as handlers in threads see it, with the state of the newest lifespan. From any thread."""
+        if self._hooks.lifespan is None:
+            return self._context
         executor = self._made.get(Executor.ASYNC)
         entered = executor.lifespan.entered if isinstance(executor, LoopExecutor) and executor.lifespan else None
         if entered is not None and entered.done() and entered.exception() is None:

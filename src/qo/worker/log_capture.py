@@ -50,43 +50,33 @@ def _drop_excess(lines: list[str]) -> int:
     return dropped
 
 
-class LineFormatter(logging.Formatter):
-    """Time, level, logger and message, as in `2026-11-17T22:31:34.123Z info shop.mail: sent`."""
+class LinePrefixes:
+    """What a line begins with: time, level and logger, as in `2026-11-17T22:31:34.123Z info shop.mail: `.
+
+    Quick tasks log several lines in a millisecond, so the last prefix is kept, and the parts that it is made of.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._instant = 0.0, 0.0, ""  # the last millisecond formatted: its begin, its end and its text
+        # The millisecond of the last prefix, from its begin to its end, the logger, the level, and the prefix.
+        self.last = 0.0, 0.0, "", "", ""
         self._second = -1, ""  # the last second formatted, and its text up to the milliseconds
         self._sources: dict[tuple[str, str], str] = {}  # level and logger as text, by logger and level; empty: of qo
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, or an empty text if qo itself logged it.
-
-        Quick tasks log several lines in a millisecond, so its text is kept, and so is that of each logger.
-        """
+    def of(self, record: logging.LogRecord) -> str:
+        """The prefix of the line of this record. Empty if qo itself logged it."""
         source = self._sources.get((record.name, record.levelname))
         if source is None:
             source = self._source(record)
-        if not source:
-            return ""
-        begin, end, at = self._instant
-        if not begin <= record.created < end:
-            at = self._format_instant(record.created)
-        text = at + source + record.getMessage()
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
-
-    def _format_instant(self, instant: float) -> str:
-        """As `iso`, in a fifth of the time if the last line is of the same second."""
-        whole = int(instant)
+        whole = int(record.created)
         second, text = self._second
         if second != whole:
             text = iso(whole)[: -len("000Z")]
             self._second = whole, text
-        millisecond = int(1000 * (instant - whole))
-        at = f"{text}{millisecond:03d}Z"
+        millisecond = int(1000 * (record.created - whole))
+        prefix = source and f"{text}{millisecond:03d}Z{source}"
         begin = whole + millisecond / 1000
-        self._instant = begin, begin + 0.001, at
-        return at
+        self.last = begin, begin + 0.001, record.name, record.levelname, prefix
+        return prefix
 
     def _source(self, record: logging.LogRecord) -> str:
         if len(self._sources) > _MAX_SOURCES:  # a program may make up names
@@ -104,7 +94,8 @@ class LogCapture(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._format = LineFormatter().format
+        self._prefixes = LinePrefixes()
+        self._format_exception = logging.Formatter().formatException
         self._users, self._guard = 0, threading.Lock()
 
     def createLock(self) -> None:  # noqa: N802 - of the base class
@@ -115,7 +106,13 @@ class LogCapture(logging.Handler):
         attempt = running_attempt.get(None)
         if attempt is not None:
             try:
-                if line := self._format(record):
+                begin, end, name, level, prefix = self._prefixes.last
+                if name is not record.name or level is not record.levelname or not begin <= record.created < end:
+                    prefix = self._prefixes.of(record)
+                if prefix:
+                    line = prefix + record.getMessage()
+                    if record.exc_info:
+                        line = f"{line}\n{self._format_exception(record.exc_info)}"
                     attempt.add_log_line(line)
             except Exception:  # noqa: BLE001 - as in the handlers of the standard library
                 self.handleError(record)

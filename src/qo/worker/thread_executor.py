@@ -150,10 +150,11 @@ class ThreadExecutor:
             state.close()
 
     def _call(self, run: Run, state: object) -> RunOutcome:
+        worker = self._worker()
+        if working.get(None) is not worker:
+            working.set(worker)  # in the context of this thread, which each attempt copies
         context = copy_context()
-        context.run(running.set, run.task)
-        context.run(running_attempt.set, run)
-        context.run(working.set, self._worker())
+        context.run(_enter, run)
         if not self._queue.begin(run):
             return RunOutcome()
         if self._hooks.middleware and isinstance(state, AttemptLoop):
@@ -209,3 +210,9 @@ class ThreadExecutor:
 def _wake(run: Run) -> None:
     if run.loop is not None:
         run.loop.wake()
+
+
+def _enter(run: Run) -> None:
+    """Set what handlers ask for in the context of their attempt."""
+    running.set(run.task)
+    running_attempt.set(run)
