@@ -13,6 +13,8 @@ from qo.model import (
     group_limit,
     has_group_limits,
     make_group,
+    missing_group,
+    regrouped,
     shown_group,
     type_of_key,
     with_group,
@@ -117,3 +119,15 @@ def test_an_allowance_counts_types_and_groups() -> None:
     assert left.limits_left() == ({"t": 1}, {"t a=1": 1})
     assert left.take("t", ("!a=1",))
     assert all(ClaimAllowance(request()).take("t", ("!a=1",)) for _ in range(9))
+
+
+def test_tasks_without_the_argument_are_a_group_that_no_value_gives() -> None:
+    group = missing_group("customer")
+    assert check_group("group", group) == group
+    assert shown_group(group) == "no customer"
+    assert make_group("customer", group.partition("=")[2]) != group
+
+
+def test_a_task_moves_to_another_group_with_its_capabilities() -> None:
+    assert regrouped(with_group(("gpu",), "customer=1"), "customer=2") == with_group(("gpu",), "customer=2")
+    assert regrouped(("gpu",), "customer=2") == with_group(("gpu",), "customer=2")

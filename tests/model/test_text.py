@@ -3,6 +3,7 @@
 import pytest
 
 from qo.model import cut_middle, plural
+from qo.model.text import unknown_options
 
 
 def test_a_short_text_is_kept() -> None:
@@ -21,3 +22,15 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
 )
 def test_one_has_a_singular(number: float, text: str) -> None:
     assert plural(number) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["queue"], ""),
+        (["queeue"], "there is no option 'queeue'; did you mean 'queue'?"),
+        (["zebra", "colour"], "there is no option 'colour'; the options are: queue, timeout"),
+    ],
+)
+def test_an_unknown_option_is_named_with_what_may_be_meant(given: list[str], text: str) -> None:
+    assert unknown_options(given, ("timeout", "queue")) == text

@@ -23,14 +23,19 @@ from qo.model import (
     is_added,
     is_due,
     live_nodes,
+    mark_blocked,
     needs_results,
     node_address,
     node_state,
     pending_kind,
     random_token,
     replay_changes,
+    run_now,
     sinks,
+    start_alone,
     token_of,
+    was_started_alone,
+    was_told_to_wait,
     workflow_id,
     workflow_status,
 )
@@ -241,3 +246,14 @@ class TestStatus:
     )
     def test_the_status_of_a_workflow(self, each: tuple[NodeState, ...], expected: WorkflowStatus) -> None:
         assert workflow_status(graph((), (), (0, 1)), states(*each)) is expected
+
+
+def test_a_task_whose_parent_runs_again_is_told_apart_from_one_that_a_user_started() -> None:
+    made = graph((), (0,))
+    blocked = replace(pending(id=made.task_id(1)), available_at=BLOCKED_AT)
+    told = apply(blocked, mark_blocked(made, 1), NOW)
+    assert told is not None
+    assert (told.available_at, was_told_to_wait(told), was_started_alone(told)) == (BLOCKED_AT, True, False)
+    started = apply(told, start_alone(run_now(told.id)), NOW)
+    assert started is not None
+    assert (is_due(started, NOW), was_told_to_wait(started), was_started_alone(started)) == (True, False, True)
