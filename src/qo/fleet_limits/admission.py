@@ -25,6 +25,9 @@ class Admission(Struct, frozen=True, kw_only=True):
         return Admission(start_at=start_at, start_by=start_by) if start_at <= start_by else None
 
 
+AT_ONCE = Admission()
+
+
 class RefusedStart(Struct, frozen=True, kw_only=True):
     """How a claimed task that may not start goes back to the store."""
 

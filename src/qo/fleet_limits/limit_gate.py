@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.fleet_limits.admission import Admission, RefusedStart
+from qo.fleet_limits.admission import AT_ONCE, Admission, RefusedStart
 from qo.fleet_limits.claim_limits import ClaimLimits
 from qo.fleet_limits.fair_turns import FairTurns
 from qo.fleet_limits.known_limit import KnownLimit
@@ -101,7 +101,7 @@ class LimitGate:
 
     async def admit(self, tasks: Sequence[Task]) -> dict[str, Admission]:
         """The tasks that may start, by id. Their slots are stored. Raises StorageError if that is not certain."""
-        admitted = {task.id: Admission() for task in tasks}
+        admitted = {task.id: AT_ONCE for task in tasks}
         if self.is_idle:
             return admitted
         by_scope: dict[str, list[tuple[Task, TaskRule]]] = {}

@@ -24,7 +24,7 @@ SUBMIT_DEADLINE = 300.0  # seconds from the start of a submission until a task t
 # A capability that tasks need whose payload is filled with results. Only processes that fill payloads have it, so a
 # worker of an older build does not run such a task with the unfilled payload.
 FILLS_RESULTS = "workflow-results"
-_MARK = "0f107"  # the last digits of the ids of all tasks of workflows
+WORKFLOW_ID_SUFFIX = "0f107"  # the last digits of the ids of all tasks of workflows
 _TOKEN_LENGTH = 20  # hexadecimal digits
 _ID_LENGTH = 36  # characters
 _PARENT_RUNS = "its parent runs again"  # the error of a task that a replay of a parent lets wait
@@ -136,7 +136,8 @@ def workflow_task_id(token: str, index: int, *, is_bound: bool) -> str:
     """
     shard = "%x" % ((int(token[-1], 16) + index) % 16)
     flag = _BOUND if is_bound else _UNBOUND
-    return f"{shard}{token[:7]}-{token[7:11]}-8{token[11:14]}-{flag}{token[14:17]}-{token[17:]}{index:04x}{_MARK}"
+    end = f"{token[17:]}{index:04x}{WORKFLOW_ID_SUFFIX}"
+    return f"{shard}{token[:7]}-{token[7:11]}-8{token[11:14]}-{flag}{token[14:17]}-{end}"
 
 
 def node_address(task_id: str) -> NodeAddress | None:
@@ -144,7 +145,7 @@ def node_address(task_id: str) -> NodeAddress | None:
 
     One in a million other ids looks like the id of a workflow task. Its workflow then does not exist.
     """
-    if not task_id.endswith(_MARK) or len(task_id) != _ID_LENGTH or task_id[14] != "8":
+    if not task_id.endswith(WORKFLOW_ID_SUFFIX) or len(task_id) != _ID_LENGTH or task_id[14] != "8":
         return None
     token = f"{task_id[1:8]}{task_id[9:13]}{task_id[15:18]}{task_id[20:23]}{task_id[24:27]}"
     try:
@@ -155,7 +156,7 @@ def node_address(task_id: str) -> NodeAddress | None:
 
 def needs_results(task_id: str) -> bool:
     """Whether the payload of this task of a workflow is filled with results of its parents."""
-    return task_id.endswith(_MARK) and len(task_id) == _ID_LENGTH and task_id[19] == _BOUND
+    return task_id.endswith(WORKFLOW_ID_SUFFIX) and len(task_id) == _ID_LENGTH and task_id[19] == _BOUND
 
 
 class NodeState(NamedTuple):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from qo.clock import Clock, iso
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.fleet_limits.admission import Admission
+from qo.fleet_limits.admission import AT_ONCE, Admission
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.handled_types import find_unhandled
 from qo.model import FILLS_RESULTS, MAX_NAMES, ClaimRequest, Filter, PendingKind, Status, Task, release
@@ -173,7 +173,7 @@ class ClaimLoop:
             elif admission is None:
                 refusal = self._gate.refusal(task)
                 self._settler.report(run, RunOutcome(handed_back=True, after=refusal.delay, group=refusal.group))
-            elif admission.is_timed:
+            elif admission is not AT_ONCE and admission.is_timed:
                 run.start_by = self._clock() + self._gate.seconds_until(admission.start_by)
                 self._loop.call_later(max(0.0, self._gate.seconds_until(admission.start_at)), self._start_due, run)
             else:

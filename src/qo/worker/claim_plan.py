@@ -174,12 +174,15 @@ class ClaimPlan:
 
     def settled(self, runs: list[Run]) -> None:
         """Adapt to runs that were settled, and let the claim loop use their slots."""
+        began: dict[str, float] = {}
         for run in runs:
             if run.began is None:
                 self._limits.returned(run.task.type)
             elif run.ended is not None:
-                self.overtaken.began(run.task.type, run.began)
+                began[run.task.type] = max(run.began, began.get(run.task.type, run.began))
                 self.prefetch.ended(run.task.type, run.ended - run.began)
+        for type, at in began.items():
+            self.overtaken.began(type, at)
         self.changed.set()
 
     def unstarted(self, run: Run) -> None:

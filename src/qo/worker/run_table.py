@@ -11,7 +11,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from qo.hooks import Hooks, is_reachable
-from qo.model import group_key
+from qo.model import Task, group_key
 from qo.tasks import Executor
 from qo.worker.run import Run
 
@@ -234,8 +234,8 @@ class LeasedRuns:
             self.remove(before)
         self._runs[run.task.id] = run
         self.by_type[run.task.type] += 1
-        if run.task.group is not None:
-            self.by_group[group_key(run.task.type, run.task.group)] += 1
+        if run.task.stored_needs and (key := _group_key(run.task)):
+            self.by_group[key] += 1
 
     def get(self, task_id: str) -> Run | None:
         return self._runs.get(task_id)
@@ -244,16 +244,12 @@ class LeasedRuns:
         if self._runs.get(run.task.id) is run:
             del self._runs[run.task.id]
             self.by_type[run.task.type] -= 1
-            self._leave_group(run)
+            if run.task.stored_needs and (key := _group_key(run.task)):
+                self.by_group[key] -= 1
+                if not self.by_group[key]:
+                    del self.by_group[key]
         if self._table is not None:
             self._table.clear(run)
-
-    def _leave_group(self, run: Run) -> None:
-        if run.task.group is not None:
-            key = group_key(run.task.type, run.task.group)
-            self.by_group[key] -= 1
-            if not self.by_group[key]:
-                del self.by_group[key]
 
     def runs(self) -> list[Run]:
         return list(self._runs.values())
@@ -264,3 +260,7 @@ class LeasedRuns:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+
+def _group_key(task: Task) -> str | None:
+    return None if task.group is None else group_key(task.type, task.group)

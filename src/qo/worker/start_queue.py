@@ -248,12 +248,13 @@ class StartQueue:
 
     def _first(self) -> Run | None:
         """The run that may start now, if any. The caller holds the lock."""
-        if self._free <= 0 or self._closed or not self._waiting or self._is_barred():
+        if self._free <= 0 or self._closed or not self._waiting:
             return None
-        return self._waiting[0][2]
+        rank, _, run = self._waiting[0]
+        return None if rank > self._barrier and self._is_barred() else run
 
     def _needs_claim(self) -> bool:
-        return self._free > 0 and bool(self._waiting) and self._is_barred()
+        return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier and self._is_barred()
 
     def _is_barred(self) -> bool:
         """Whether the store may hold a task that goes before the first waiting run. Turns go before ranks."""

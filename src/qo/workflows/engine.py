@@ -23,6 +23,7 @@ from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     BLOCKED_AT,
     FILLS_RESULTS,
+    WORKFLOW_ID_SUFFIX,
     Change,
     ClaimRequest,
     Guard,
@@ -92,7 +93,7 @@ class WorkflowEngine(ForwardingEngine):
         if self.engine.is_remote:
             return await self.engine.apply(changes)
         for change in changes:
-            if node_address(change.id) is not None and change.to is not Status.RUNNING:
+            if change.id.endswith(WORKFLOW_ID_SUFFIX) and node_address(change.id) and change.to is not Status.RUNNING:
                 return await self._apply(changes)
         return await self.engine.apply(changes)
 
@@ -229,7 +230,7 @@ class WorkflowEngine(ForwardingEngine):
     async def claim(self, request: ClaimRequest) -> list[Task]:
         tasks = await self.engine.claim(replace(request, capabilities=request.capabilities | {FILLS_RESULTS}))
         for task in tasks:
-            if needs_results(task.id) or (task.error is not None and was_told_to_wait(task)):
+            if task.id.endswith(WORKFLOW_ID_SUFFIX) and (needs_results(task.id) or was_told_to_wait(task)):
                 return await self._filled(tasks)
         return tasks
 
