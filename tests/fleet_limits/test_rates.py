@@ -43,7 +43,7 @@ def test_even_the_latest_starts_keep_to_the_rate_in_every_window(limit: Limit) -
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-async def test_workers_share_a_rate_use_it_and_never_exceed_it(bench: Bench, workers: int) -> None:
+async def test_workers_share_a_rate_and_never_exceed_it(bench: Bench, workers: int) -> None:
     starts: list[float] = []
 
     async def call() -> None:
@@ -55,9 +55,7 @@ async def test_workers_share_a_rate_use_it_and_never_exceed_it(bench: Bench, wor
         for _ in range(workers):
             await stack.enter_async_context(bench.working(concurrency=10))
         await until(lambda: len(starts) >= 200)
-    assert most_in_any_window(starts, 0.5) <= 50
-    middle = [start for start in starts if starts[0] + 0.5 <= start < starts[0] + 1.5]
-    assert len(middle) >= 60  # 96 on a machine that is not busy
+    assert most_in_any_window(starts, 0.5) <= 50  # bench/limits.py measures how much of the rate they use
 
 
 async def test_each_key_has_a_rate_of_its_own(bench: Bench) -> None:
