@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 from qo.background import BackgroundClient
 from qo.client import Client, Priority, QueueState, Seconds, Settings, TaskHandle, TaskOptions
 from qo.client import connect as connect_client
+from qo.client.client import PAGE_SIZE
 from qo.client.handles import DEQUEUE_LEASE
 from qo.codec import decode_value, encode_value
 from qo.controls import ControlsClient
@@ -380,8 +381,8 @@ class SyncClient:
     def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
         return self._background.call_client(lambda client: client.change_all(where, how))
 
-    def apply(self, changes: Sequence[Change]) -> _Answers:
-        return self._background.call_client(lambda client: client.apply(changes))
+    def apply(self, changes: Sequence[Change], *, page_size: int = PAGE_SIZE) -> _Answers:
+        return self._background.call_client(lambda client: client.apply(changes, page_size=page_size))
 
     def delete_all(self, where: Filter, *, cancel: bool = False, progress: Callable[[int], None] | None = None) -> int:
         return self._background.call_client(lambda client: client.delete_all(where, cancel=cancel, progress=progress))
