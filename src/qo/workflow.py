@@ -8,7 +8,7 @@ run = flow.submit(idempotency_key="import-2026-11-16")
 print(run.result(timeout=60))
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from qo.model import (
     GraphNode,
     ParentFailure,
     check_name,
+    group_by,
     show,
 )
 from qo.node_handle import NodeHandle
@@ -93,12 +94,14 @@ class Signature(Generic[R]):
         arguments = {
             name: _without_handles(value, (name,), index_of, bindings) for name, value in self._arguments.items()
         }
-        payload = self.handler.arguments.encode_given(arguments, {str(binding.path[0]) for binding in bindings})
+        bound = {str(binding.path[0]) for binding in bindings}
+        payload = self.handler.arguments.encode_given(arguments, bound)
         parents = {index_of(_checked(handle)) for handle in after}
         parents |= {parent for binding in bindings for parent in binding.parents}
         if added_by is not None:
             parents.add(added_by[0])
-        new = describe(self.app.settings, self.handler.type, payload, **_submit_options(self.handler) | self._options)
+        options = _with_known_group(_submit_options(self.handler) | self._options, bound)
+        new = describe(self.app.settings, self.handler.type, payload, **options)
         if new.batch is not None:
             new = replace(new, batch=None)
         node = GraphNode(
@@ -125,7 +128,16 @@ def _submit_options(handler: Handler) -> dict[str, Any]:
         "timeout": options.timeout,
         "max_retries": options.max_retries,
         "retry": options.retry,
+        "limit": options.limit,
+        "fair_by": options.fair_by,
     }
+
+
+def _with_known_group(options: dict[str, Any], bound: Collection[str]) -> dict[str, Any]:
+    """The options without a group if it depends on a result. A worker then finds it in the filled payload."""
+    if group_by(options["limit"], options["fair_by"]) in bound:
+        return options | {"limit": None, "fair_by": None}
+    return options
 
 
 def _policy(given: str) -> ParentFailure:

@@ -280,3 +280,26 @@ def test_explain_names_the_tasks_that_a_task_waits_for() -> None:
 
 def app_explanation(task_id: str) -> str:
     return background_of(app).call_client(lambda client: client.explain(task_id)).text
+
+
+@app.task(limit=qo.Limit(concurrency=1, key="customer"))
+def charge(customer: str, amount: int = 0) -> str:
+    return f"{customer} {amount}"
+
+
+@app.task(fair_by="tenant")
+def render(tenant: str, page: int) -> str:
+    return f"{tenant} {page}"
+
+
+def test_tasks_of_a_workflow_are_in_the_groups_of_their_limits_and_turns(t: AppTester) -> None:
+    it = flow()
+    one = it.add(number.s(5))
+    tenant = it.add(render.s("acme", one))
+    it.add(charge.s("a b", one))
+    it.add(charge.s(tenant))  # the customer is known when the worker has the result
+    run = it.submit()
+    tasks = [app.get(node.task_id) for node in run.view().nodes]
+    assert [task and task.group for task in tasks] == [None, "tenant=acme", "customer=a%20b", None]
+    t.drain()
+    assert run.status() is WorkflowStatus.COMPLETED
