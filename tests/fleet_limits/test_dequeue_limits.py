@@ -2,20 +2,22 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 import qo
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
+from qo.errors import StorageError
+from qo.fleet_limits import store_timings
 from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.limit_state import LimitState
-from qo.fleet_limits.rules import state_note
-from qo.model import Filter, Limit, NewTask, Status, Task
+from qo.fleet_limits.rules import STATES, state_note
+from qo.model import Change, ClaimRequest, Filter, Limit, NewTask, Note, Status, Task
 from qo.notes import read
 from qo.testing.samples import new
-from tests.conditions import until
+from tests.conditions import delay, until
 
 _WAIT_LIMIT = 30.0  # seconds
 
@@ -177,3 +179,67 @@ async def test_every_slot_is_used_again_by_many_clients(engine: MemoryEngine) ->
             consumer.cancel()
         await asyncio.gather(*consumers, return_exceptions=True)
     assert most == {"customer=0": 2, "customer=1": 2, "customer=2": 2}
+
+
+class _Failing(MemoryEngine):
+    """After a claim, the notes of limits cannot be read."""
+
+    is_failing = False
+    claims = 0
+
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = await super().claim(request)
+        self.claims += 1
+        self.is_failing = self.is_failing or bool(tasks)
+        return tasks
+
+    async def read_note(self, name: str) -> Note | None:
+        if self.is_failing and name.startswith(STATES):
+            raise StorageError("unreachable")
+        return await super().read_note(name)
+
+
+async def test_tasks_go_back_if_the_limits_cannot_be_read_before_another_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = _Failing()
+    monkeypatch.setattr(store_timings, "_MIN_REFRESH", 0.0)  # a full group is looked up before each claim
+    monkeypatch.setattr(store_timings, "_DURATION_FACTOR", 0.0)
+    await declare_limits(engine, {"t": Limit(concurrency=1, key="customer")}, {"t": "customer"})
+    await engine.add(_tasks(1, 1))
+    async with Client(engine) as one, Client(engine) as two:
+        assert [task.group for task in await one.dequeue("t")] == ["customer=1"]
+        engine.is_failing = False
+        assert await two.dequeue("t") == []  # it knows that the group is full
+        await engine.add([new(7, group="customer=2")])
+        with pytest.raises(StorageError):
+            await two.dequeue("t", batch_size=3)
+        engine.is_failing = False
+        assert await _running(engine) == ["customer=1"]
+        assert [task.group for task in await two.dequeue("t")] == ["customer=2"]
+
+
+async def test_a_task_whose_rate_allows_it_now_does_not_wait_for_another_claim() -> None:
+    engine = _Failing()
+    await declare_limits(engine, {"t": Limit(rate=1, per=60)}, {"t": "customer", "u": "customer"})
+    await engine.add(_tasks(1))
+    await engine.add([new(10 + n, group="customer=1", type="u") for n in range(5)])
+    async with Client(engine) as client:
+        tasks = await client.dequeue(batch_size=10)
+        assert ([task.type for task in tasks], engine.claims) == (["t", "u"], 1)
+        engine.is_failing = False
+        assert len(await client.dequeue(batch_size=10)) == 4  # without an instant they come together
+        assert engine.claims > 2
+
+
+class _SlowToChange(MemoryEngine):
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        await delay(0.3)  # longer than a start may be late
+        return await super().apply(changes)
+
+
+async def test_a_task_whose_instant_passes_while_others_go_back_does_not_start() -> None:
+    engine = _SlowToChange()
+    await declare_limits(engine, {"t": Limit(concurrency=1, rate=20, per=1, key="customer")}, {})
+    await engine.add([new(n, payload=b'{"customer":1}') for n in range(2)])
+    async with Client(engine) as client:
+        assert await client.dequeue("t", batch_size=2) == []
+        assert len(await client.dequeue("t", batch_size=2, wait=_WAIT_LIMIT)) == 1

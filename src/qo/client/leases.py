@@ -74,10 +74,10 @@ class TaskLeases:
         has_more = True
         while has_more and len(found) < request.limit:
             left = replace(request, limit=request.limit - len(found), lease_id=new_token())
-            narrowed = await self._limits.narrow(left)
-            if narrowed is None:
-                break
             try:
+                narrowed = await self._limits.narrow(left)
+                if narrowed is None:
+                    break
                 tasks, has_more = await self._limits.claim(narrowed)
             except BaseException:
                 await self._limits.release(found)

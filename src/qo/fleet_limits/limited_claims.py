@@ -13,7 +13,7 @@ from qo.errors import Conflict, StorageError
 from qo.fleet_limits.declared import read_declared
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.fleet_limits.rules import LimitRules
-from qo.model import ClaimRequest, Status, Task, plural, release
+from qo.model import MAX_NAMES, ClaimRequest, Status, Task, plural, release
 from qo.notes import CONTROL, Controls
 from qo.store_time import StoreTime
 
@@ -40,8 +40,9 @@ class LimitedClaims:
         now = boot_clock()
         if now - self._read_at < _RULES_AGE:
             return
-        self.controls = await notes.read_or(self._engine, CONTROL, Controls, self.controls)
-        declared = await read_declared(self._engine)
+        self.controls, declared = await asyncio.gather(
+            notes.read_or(self._engine, CONTROL, Controls, self.controls), read_declared(self._engine)
+        )
         self.gate.set_rules(LimitRules(declared.types, self.controls.limits), declared.fair)
         if not self.gate.is_idle:
             await self._time.update()
@@ -54,7 +55,7 @@ class LimitedClaims:
         if narrowed is None or narrowed.queues or not (full := self.gate.full_queues):
             return narrowed
         waiting = {lane.queue for lane in await self._engine.count() if lane.status is Status.PENDING}
-        return replace(narrowed, queues=tuple(sorted(waiting - full))) if waiting - full else None
+        return replace(narrowed, queues=tuple(sorted(waiting - full)[:MAX_NAMES])) if waiting - full else None
 
     async def claim(self, request: ClaimRequest) -> tuple[list[Task], bool]:
         """Claim tasks of a narrowed request, and wait until the last of them may start. Raises StorageError.
@@ -63,29 +64,39 @@ class LimitedClaims:
         """
         tasks = await self._claim(request)
         has_more = self.gate.turns.claimed(len(tasks), request.limit)
-        return await self._admit(tasks), has_more
-
-    async def _admit(self, tasks: list[Task]) -> list[Task]:
-        """The tasks that the limits let start, at the time when the last of them may start."""
         if self.gate.is_idle or not tasks:
-            return tasks
+            return tasks, has_more
         try:
-            admitted = await self.gate.admit(tasks)
-            last = max((admission.start_at for admission in admitted.values()), default=float("-inf"))
-            await asyncio.sleep(max(0.0, self.gate.seconds_until(last)))
+            started, are_timed = await self._admit(tasks)
         except BaseException:
             await self.release(tasks)
             raise
-        in_time = {id for id, admission in admitted.items() if self.gate.seconds_until(admission.start_by) >= 0}
-        if back := [task for task in tasks if task.id not in in_time]:
-            await self.release(back, are_refused=True)
-        return [task for task in tasks if task.id in in_time]
+        return started, has_more and not are_timed  # those with an instant must not wait for another claim
+
+    async def _admit(self, tasks: list[Task]) -> tuple[list[Task], bool]:
+        """The tasks that the limits let start, at the time when the last of them may start.
+
+        Also returns whether a rate allows some of them only now.
+        """
+        admitted = await self.gate.admit(tasks)
+        refused = [task for task in tasks if task.id not in admitted]
+        await self.release(refused, are_refused=True)  # before the instants of the others
+        last = max((admission.start_at for admission in admitted.values()), default=float("-inf"))
+        await asyncio.sleep(max(0.0, self.gate.seconds_until(last)))
+        while late := {id for id, each in admitted.items() if self.gate.seconds_until(each.start_by) < 0}:
+            admitted = {id: each for id, each in admitted.items() if id not in late}
+            back = [task for task in tasks if task.id in late]
+            await self.release(back, are_refused=True)  # this takes time, in which others may become late
+        are_timed = any(each.is_timed for each in admitted.values())
+        return [task for task in tasks if task.id in admitted], are_timed
 
     async def release(self, tasks: list[Task], *, are_refused: bool = False) -> None:
         """Hand back tasks that do not start. This costs no retries.
 
         If the store is unreachable, their leases expire.
         """
+        if not tasks:
+            return
         changes = [self.gate.refusal(task).release(task) if are_refused else release(task, None) for task in tasks]
         try:
             await self._engine.apply(changes)
