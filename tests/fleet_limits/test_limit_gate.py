@@ -1,5 +1,6 @@
 """What a process asks of the store under limits of the fleet, and which of the claimed tasks it may start."""
 
+import asyncio
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from qo.model import Limit, Note, Task, complete
 from qo.notes import read
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_request, new
-from tests.conditions import until
+from tests.conditions import forever, until
 
 _ONE = Limit(concurrency=1)
 
@@ -178,3 +179,54 @@ async def test_a_slow_rate_holds_beside_slots_in_another_note(client: Client) ->
     await two.close()
     state = await read(client.engine, state_note("type:t"), LimitState)
     assert {group: [*holders] for group, holders in state.holders.items()} == {"c=1": [first.id], "c=2": [other.id]}
+
+
+async def test_a_limit_for_a_value_holds_for_tasks_whose_turns_depend_on_another_argument(client: Client) -> None:
+    gate = _gate(client, LimitRules({}, {"key:customer_id=42": _ONE}))
+    payload = b'{"customer_id":42,"tenant":"a"}'
+    first, second = await _claimed(client, ["tenant=a", "tenant=a"], payload=payload)
+    assert (await gate.admit([first, second])).keys() == {first.id}
+    refusal = gate.refusal(second)
+    assert refusal.group is None  # it keeps the group of its turns
+    assert 0 < (refusal.delay or 0.0) <= 2  # claims cannot leave it out
+    assert gate.has_delayed
+
+
+async def test_tasks_in_groups_of_an_earlier_key_move_to_those_of_the_new_key(client: Client) -> None:
+    gate = _gate(client, LimitRules({"t": Limit(concurrency=1, key="customer_id")}, {}))
+    payload = b'{"customer_id":42,"tenant":"a"}'
+    first, second = await _claimed(client, ["tenant=a", "tenant=b"], payload=payload)
+    assert len(await gate.admit([first, second])) == 1
+    refusal = gate.refusal(second)
+    assert refusal.group == "customer_id=42"
+    assert refusal.delay  # code with the earlier key would move it back at once
+
+
+class _Hanging(MemoryEngine):
+    """Does not answer one write of the note of a limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = False
+        self.asked = asyncio.Event()
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if self.hangs:
+            self.hangs = False
+            self.asked.set()
+            await forever()
+        return await super().write_note(name, data, expected=expected)
+
+
+async def test_a_process_that_ends_while_it_frees_slots_frees_them() -> None:
+    engine = _Hanging()
+    async with Client(engine) as client:
+        gate = _gate(client, LimitRules({"t": _ONE}, {}))
+        (task,) = await _claimed(client, [None])
+        assert await gate.admit([task])
+        await engine.apply([complete(task)])
+        engine.hangs = True
+        gate.ended([task])
+        await engine.asked.wait()
+        await gate.close()
+        assert (await read(engine, state_note("type:t"), LimitState)).holders == {}

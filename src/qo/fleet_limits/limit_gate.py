@@ -38,6 +38,7 @@ class LimitGate:
         self._learnt: set[str] = set()  # scopes whose notes were read before the first claim under their limit
         self._claims = ClaimLimits(self._limits, self._known, clock=clock, store_time=store_time, timings=self._timings)
         self._release: asyncio.Task[None] | None = None
+        self._delayed_until = float("-inf")  # when all tasks are due again that went back with a delay
         self.on_change: Callable[[], None] = lambda: None
 
     def set_rules(self, rules: LimitRules, fair_types: Collection[str] = ()) -> None:
@@ -144,11 +145,17 @@ class LimitGate:
         group = self._rules.group(task)
         if group is not None and task.group is None:
             return RefusedStart(group=group)
-        return RefusedStart(delay=self._refusal_delay(task, group))
+        delay = self._refusal_delay(task, group)
+        self._delayed_until = max(self._delayed_until, self._clock() + (delay or 0.0))
+        # Without a key of the type, its group is that of its turns. With one, workers whose code still has another key
+        # may move the task back; the delay keeps it from going to and fro.
+        is_moved = group is not None and group != task.group and self._rules.key(task.type) is not None
+        return RefusedStart(delay=delay, group=group if is_moved else None)
 
     def _refusal_delay(self, task: Task, group: str | None) -> float | None:
         """Seconds until a task is due again that claims cannot leave out; None for others."""
-        if not self._rules.is_keyed(task.type) or (group is not None and not self._claims.is_cut):
+        can_be_left_out = group is not None and group == task.group and not self._claims.is_cut
+        if not self._rules.is_keyed(task.type) or can_be_left_out:
             return None
         usual = _REFUSED_DELAY * (0.5 + random_fraction())
         now = self._now()
@@ -158,6 +165,11 @@ class LimitGate:
             if rule.limit.rate
         ]
         return max(usual, *starts, 0.0)
+
+    @property
+    def has_delayed(self) -> bool:
+        """Whether tasks that were refused here are not due again yet."""
+        return self._clock() < self._delayed_until
 
     def seconds_until(self, instant: float) -> float:
         """Seconds until an instant of the store's clock; negative if it has passed."""
@@ -198,8 +210,9 @@ class LimitGate:
         self.on_change()
 
     async def close(self) -> None:
-        if self._release is not None:
-            self._release.cancel()
+        if (releasing := self._release) is not None:
+            releasing.cancel()
+            await asyncio.wait([releasing])  # until then it may keep the lock of a limit
             self._release = None
         await self.release()
 

@@ -92,26 +92,34 @@ class LimitRules:
         return found
 
     def group(self, task: Task) -> str | None:
-        """The group of a task; of one that was submitted without a group, that of its payload, if a limit asks for it.
+        """The group of a task. If it has none, or that of another argument than the limit, its payload shows the group.
 
         None: no limit by key concerns the task, or its payload is raw or encrypted.
         """
-        if task.group is not None or not self.is_keyed(task.type):
+        key = self.key(task.type)
+        if not self.is_keyed(task.type) or (task.group is not None and self._is_limited(task.group, key)):
             return task.group
         try:
             arguments = msgspec.json.decode(task.payload)
         except (msgspec.DecodeError, RecursionError):
-            return None
-        limit = self._types.get(task.type)
-        if limit is not None and limit.key is not None:
-            return _group_or_missing(limit.key, arguments)
-        groups = (_group_or_missing(key, arguments) for key in self._keys)
-        return next((group for group in groups if KEY + group in self._live), None)
+            return task.group
+        if key is not None:
+            return _group_or_missing(key, arguments)
+        groups = (_group_or_missing(name, arguments) for name in self._keys)
+        return next((group for group in groups if KEY + group in self._live), task.group)
+
+    def _is_limited(self, group: str, key: str | None) -> bool:
+        """Whether a limit is meant for this group: by the key of the type, or by a limit for the group itself."""
+        return KEY + group in self._live if key is None else group.partition("=")[0] == key
+
+    def key(self, type: str) -> str | None:
+        """The argument by which the limit of a type has groups."""
+        limit = self._types.get(type)
+        return None if limit is None else limit.key
 
     def is_keyed(self, type: str) -> bool:
         """Whether the groups of a type have limits of their own."""
-        limit = self._types.get(type)
-        return (limit is not None and limit.key is not None) or bool(self._keys)
+        return self.key(type) is not None or bool(self._keys)
 
 
 def _limits(limit: Limit) -> bool:
