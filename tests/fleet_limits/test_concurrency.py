@@ -14,6 +14,7 @@ from qo.fleet_limits.limit_state import LimitState
 from qo.fleet_limits.rules import state_note
 from qo.model import ClaimRequest, Status, complete
 from qo.notes import read
+from qo.worker import Worker, WorkerSettings
 from tests.conditions import delay, until
 from tests.worker.bench import Bench
 
@@ -110,3 +111,20 @@ async def test_the_slot_of_a_worker_that_died_is_taken_over(bench: Bench, client
         assert (await bench.stored(waiting)).status is Status.PENDING
         assert await client.engine.apply([complete(task)]) == [True]
         assert (await bench.ended(waiting)).status is Status.COMPLETED
+
+
+async def test_a_drain_waits_for_tasks_that_claims_cannot_leave_out(bench: Bench, client: Client) -> None:
+    """Nobody knows the customer of raw data, so these tasks are claimed, refused and due a second later."""
+    gate = asyncio.Event()
+
+    async def charge(customer_id: bytes) -> None:  # noqa: ARG001
+        await gate.wait()
+
+    bench.handle_payload(charge, limit=qo.Limit(concurrency=1, key="customer_id"))
+    ids = [await bench.submit("charge", b"raw") for _ in range(3)]
+    worker = Worker(client, bench.registry, WorkerSettings(concurrency=5, drain=True, poll=0.05))
+    running = asyncio.create_task(worker.run())
+    await bench.seen(ids[2], lambda task: task.attempt and task.status is Status.PENDING)  # it was refused
+    gate.set()
+    await asyncio.wait_for(running, 30)
+    assert [(await bench.stored(task_id)).status for task_id in ids] == [Status.COMPLETED] * 3

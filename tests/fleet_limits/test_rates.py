@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 import qo
+from qo.client import Client
 from qo.clock import boot_clock
+from qo.fleet_limits import store_timings
 from qo.fleet_limits.limit_state import LimitState, reserve, spacing, tolerance
 from qo.model import Limit, Status, Task
 from tests.conditions import until
@@ -70,3 +72,26 @@ async def test_each_key_has_a_rate_of_its_own(bench: Bench) -> None:
             await bench.ended(task_id)
         statuses = [(await bench.stored(task_id)).status for task_id in ids[3:]]
         assert statuses == [Status.PENDING] * 6
+
+
+async def test_a_pause_holds_for_tasks_that_wait_for_their_instant(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_timings, "_HORIZON", 5.0)  # it is claimed long before its instant
+    started: list[str] = []
+
+    async def call(name: str) -> None:
+        started.append(name)
+
+    bench.handle(call, limit=qo.Limit(rate=1, per=2))
+    first = await bench.submit("call", {"name": "first"})
+    async with bench.working(concurrency=2):
+        await bench.ended(first)
+        second = await bench.submit("call", {"name": "second"})
+        await bench.has_status(second, Status.RUNNING)
+        await client.controls.pause(types=["call"])
+        assert started == ["first"]
+        task = await bench.seen(second, lambda task: task.status is not Status.RUNNING)
+        assert (task.status, started) == (Status.PENDING, ["first"])
+        await client.controls.resume(types=["call"])
+        await bench.ended(second)

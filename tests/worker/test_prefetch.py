@@ -198,8 +198,9 @@ def test_a_type_is_overtaken_only_by_others_that_start_meanwhile() -> None:
     assert overtaken.current() == frozenset()
     overtaken.unstarted("slow", clock() - 2)
     assert overtaken.current() == {"slow"}
-    assert [overtaken.needs_first_task() for _ in range(2)] == [True, False]
-    clock.advance(1)
-    assert overtaken.needs_first_task()
+    assert [overtaken.needs_first_task(0.1) for _ in range(2)] == [True, False]
+    clock.advance(0.2)
+    assert not overtaken.needs_first_task(1.0)
+    assert overtaken.needs_first_task(0.1)
     overtaken.began("slow", clock())
     assert overtaken.current() == frozenset()

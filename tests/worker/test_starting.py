@@ -5,13 +5,16 @@ import threading
 
 import pytest
 
+from qo.client import Client
 from qo.clock import boot_clock
 from qo.hooks import Hooks
 from qo.model import ClaimRequest, Status, Task
 from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
+from qo.testing.samples import claim, new
 from qo.worker import WorkerSettings, executors, lease_keeper, loop_executor
 from qo.worker.run import Run
+from qo.worker.start_queue import StartQueue
 from tests.conditions import delay, until
 from tests.worker.bench import Bench, claim_ahead
 
@@ -88,6 +91,33 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
         for task_id in ids:
             await bench.ended(task_id)
     assert order == ["email"] * 2 + ["image"] * 4 + ["report"]
+
+
+async def test_a_claim_of_tasks_that_go_back_lets_earlier_ones_start(client: Client) -> None:
+    class Starting:
+        def pull(self) -> bool:
+            taken.append(queue.take(self))
+            return True
+
+    taken: list[Run | None] = []
+    queue = StartQueue(1)
+    handler = make_handler(lambda: None, type="t", options=make_options(lambda: None))
+    await client.engine.add([new(n, priority=n) for n in range(4)])
+    waiting, between, back, _ = await claim(client.engine)
+    held = [Run(task, handler, lambda *_: None) for task in (waiting, between)]
+    for run in held:
+        run.executor = Starting()
+    queue.close()
+    queue.put(held)
+    queue.put([], is_full=True, others=[between])  # the limits let none of the claimed tasks start
+    queue.reopen()
+    assert (taken, queue.needs_claim) == ([held[0]], False)
+    queue.put([], is_full=True, others=[waiting])
+    queue.release_slot(held[0])
+    queue.dispatch()
+    assert (taken, queue.needs_claim) == ([held[0]], True)  # a task between the two may be in the store
+    queue.put([], cut=["t"], others=[back])
+    assert (taken, queue.needs_claim) == (held, False)
 
 
 async def test_started_at_is_when_the_handler_began(bench: Bench) -> None:

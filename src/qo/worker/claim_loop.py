@@ -178,13 +178,18 @@ class ClaimLoop:
                 self._loop.call_later(max(0.0, self._gate.seconds_until(admission.start_at)), self._start_due, run)
             else:
                 runs.append(run)
-        self._executors.start(runs, cut=self._plan.cut(tasks), is_full=len(tasks) >= request.limit)
+        starting = {run.task.id for run in runs} if len(runs) < len(tasks) else None
+        others = [] if starting is None else [task for task in tasks if task.id not in starting]
+        is_full = len(tasks) >= request.limit
+        self._executors.start(runs, cut=self._plan.cut(tasks), is_full=is_full, others=others)
 
     def _start_due(self, run: Run) -> None:
         """Start a run whose instant has come."""
-        if self._signal.is_stopping and not run.settled:
+        if run.settled:
+            return
+        if self._signal.is_stopping or self._scope.holds_back(run.task.queue, run.task.type):
             self._settler.report(run, HANDED_BACK)
-        elif not run.settled:
+        else:
             self._executors.start_first(run)
 
     def _is_running_already(self, task: Task) -> bool:
@@ -269,6 +274,8 @@ class DrainCheck:
 
     async def waits_for_limits(self, gate: LimitGate) -> bool:
         """Whether tasks of this worker wait for a fleet limit."""
+        if gate.has_delayed:
+            return True
         if not gate.is_blocking:
             return False
         ready = Filter(

@@ -24,7 +24,6 @@ _RUN_TIME_WEIGHT = 0.2  # weight of the latest run in the average run time of it
 _MIN_RUN_TIME = 1e-6  # seconds; avoids a division by zero
 _BUSY_PERIOD = 10.0  # seconds a worker counts as busy after a claim that returned tasks
 _OVERTAKEN_PERIOD = 30.0  # seconds for which a type is not prefetched whose tasks were overtaken
-_FIRST_CLAIM_INTERVAL = 0.5  # seconds between two claims of the store's first task meanwhile
 
 
 class Prefetch:
@@ -33,7 +32,7 @@ class Prefetch:
     def __init__(self, limit: int, slots: int, clock: Clock) -> None:
         self._limit, self._slots, self._clock = limit, slots, clock
         self._since, self._ended, self._rate = clock(), 0, 0.0
-        self._horizon, self._previous_claim = HORIZON, 0.0  # both in seconds
+        self.horizon, self._previous_claim = HORIZON, 0.0  # both in seconds
         self._usual: dict[str, float] = {}  # average seconds of a run, by type
 
     def ended(self, type: str, took: float) -> None:
@@ -47,7 +46,7 @@ class Prefetch:
         A single slow claim says little about the next ones, so the quicker one of the last two counts.
         """
         usual, self._previous_claim = min(took, self._previous_claim), took
-        self._horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * usual))
+        self.horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * usual))
 
     def ahead(self) -> int:
         """How many tasks to hold beyond the running ones, if all are quick."""
@@ -58,12 +57,12 @@ class Prefetch:
             # The number of claimed tasks limits the measured rate, so a rising rate is adopted at once.
             self._rate = max(rate, _OLD_RATE_WEIGHT * self._rate + (1 - _OLD_RATE_WEIGHT) * rate)
             self._since, self._ended = now, 0
-        return min(self._limit, int(self._rate * self._horizon))
+        return min(self._limit, int(self._rate * self.horizon))
 
     def ahead_of(self, type: str) -> int:
         """How many tasks of this type all slots together would start within the horizon; 0 if none has ended yet."""
         usual = self._usual.get(type)
-        return 0 if usual is None else min(self._limit, int(self._slots * self._horizon / max(usual, _MIN_RUN_TIME)))
+        return 0 if usual is None else min(self._limit, int(self._slots * self.horizon / max(usual, _MIN_RUN_TIME)))
 
 
 class OvertakenTypes:
@@ -94,10 +93,10 @@ class OvertakenTypes:
         now = self._clock()
         return frozenset(type for type, until in self._until.items() if now < until)
 
-    def needs_first_task(self) -> bool:
-        """Whether to claim the store's first task now, which may be of an overtaken type."""
+    def needs_first_task(self, interval: float) -> bool:
+        """Whether to claim the store's first task now, which may be of an overtaken type. True once in an interval."""
         now = self._clock()
-        if now - self._first_claim_at < _FIRST_CLAIM_INTERVAL:
+        if now - self._first_claim_at < interval:
             return False
         self._first_claim_at = now
         return True
@@ -147,7 +146,7 @@ class ClaimPlan:
             limit = self._limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
             limit, self._caps = self._startable(limit)
             overtaken = self.overtaken.current() if self._queue.free <= 0 else frozenset[str]()
-            if overtaken and self.overtaken.needs_first_task():
+            if overtaken and self.overtaken.needs_first_task(self.prefetch.horizon):  # as old as claims ahead
                 limit, self._caps, overtaken = min(limit, 1), {}, frozenset()
             self._caps = {type: most for type, most in self._caps.items() if type not in overtaken}
         per_type_limits = dict(self._caps)

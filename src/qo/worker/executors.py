@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import QoError
 from qo.hooks import Hooks, WorkerContext, is_reachable
-from qo.model import lost_its_process
+from qo.model import Task, lost_its_process
 from qo.tasks import Executor
 from qo.worker import lifespan, loop_executor
 from qo.worker.lifespan import LifespanFailed
@@ -77,9 +77,11 @@ class Executors:
             self._context = entered.result()
         return self._context
 
-    def start(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
-        """Start runs in rank order as slots become free. `cut` and `is_full` are those of `StartQueue.put`."""
-        self.queue.put([run for run in runs if self._assign(run)], cut=cut, is_full=is_full)
+    def start(
+        self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False, others: Iterable[Task] = ()
+    ) -> None:
+        """Start runs in rank order as slots become free. The other arguments are those of `StartQueue.put`."""
+        self.queue.put([run for run in runs if self._assign(run)], cut=cut, is_full=is_full, others=others)
 
     def start_first(self, run: Run) -> None:
         """Start a run before those that wait."""

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Protocol
 
 from qo.clock import Clock, boot_clock
-from qo.model import effective_rank
+from qo.model import Task, effective_rank
 from qo.transitions import log_started
 from qo.worker.run import Run
 from qo.worker.run_table import RunTable
@@ -53,22 +53,28 @@ class StartQueue:
 
     # --- for the worker
 
-    def put(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
+    def put(
+        self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False, others: Iterable[Task] = ()
+    ) -> None:
         """Add the runs of one claim, in its order. A later claim may return tasks that rank before them.
 
-        The store may hold more tasks of the types in `cut`, and more of every type if `is_full`.
+        The store may hold more tasks of the types in `cut`, and more of every type if `is_full`. `others` are tasks of
+        the claim that do not wait here: they go back, or have an instant of their own.
         """
         entries = []
         reached = float("-inf")
         for run in runs:
-            task = run.task
-            reached = max(reached, effective_rank(task.rank, task.due_at, task.updated_at))
+            reached = max(reached, _rank(run.task))
             entries.append((reached, next(self._numbers), run))
+        taken = dict[str, float]()  # the last rank of the others, by type
+        for task in others:
+            taken[task.type] = max(_rank(task), taken.get(task.type, float("-inf")))
         with self._lock:
             self._keep_turns(entries)
             self._waiting.extend(entries)
             heapq.heapify(self._waiting)
-            self._barrier = min([reached if is_full else float("inf"), *map(self._last_rank, cut)])
+            last = max([reached, *taken.values()]) if is_full else float("inf")
+            self._barrier = min([last, *(max(self._last_rank(type), taken.get(type, float("-inf"))) for type in cut)])
         self.dispatch()
 
     def _keep_turns(self, entries: Collection[tuple[float, int, Run]]) -> None:
@@ -275,3 +281,8 @@ class StartQueue:
     def __len__(self) -> int:
         """The number of waiting runs."""
         return len(self._waiting)
+
+
+def _rank(task: Task) -> float:
+    """The rank with which a claim returned a task."""
+    return effective_rank(task.rank, task.due_at, task.updated_at)
