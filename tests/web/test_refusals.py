@@ -205,7 +205,7 @@ def test_a_poll_that_cannot_answer_hands_back_what_it_claimed(caplog: pytest.Log
             assert (now.status, now.failures, now.rank) == (Status.PENDING, 0, was.rank)
         engine.failing = {"write_note": StorageError("away"), "apply": StorageError("away")}
         assert api.post(f"/internal/workers/{worker}/poll", {"available_capacity": 1}).status_code == 503
-        assert "cannot release 1 task of a failed poll" in caplog.text
+        assert "cannot release 1 task before the lease expires" in caplog.text
         engine.failing = {}
         assert len(api.post(f"/internal/workers/{worker}/poll", {"available_capacity": 5}).json()["tasks"]) == 2
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from qo.clock import Clock, boot_clock, monotonic_clock, unset_clock
 from qo.codec import plain_task
-from qo.errors import Conflict, LeaseLost, StorageError, TaskNotFound
+from qo.errors import Conflict, LeaseLost, Refused, StorageError, TaskNotFound
 from qo.fleet_limits.limited_claims import LimitedClaims
 from qo.group_commit import GroupCommit
 from qo.handled_types import REGISTRATION_INTERVAL, ConsumerRegistration
@@ -42,6 +42,7 @@ class TaskLeases:
         self._limits = LimitedClaims(client.engine, clock, self._claim)
         self._held_groups: Counter[str] = Counter()  # held tasks by `group_key`
         self._limits.share_fairly(self._held_groups)
+        self._may_not_read_limits = False
         self.held: dict[str, Task] = {}  # dequeued and not settled, by id
         self._sources: dict[str, tuple[str, str]] = {}  # the queue and type that were asked for, by id of a held task
         self._recovers_at = self._retains_at = float("-inf")  # the next time, by the boot clock
@@ -69,7 +70,13 @@ class TaskLeases:
 
     async def _claim_within_limits(self, request: ClaimRequest) -> list[Task]:
         """The tasks of a request that the limits of the fleet let start."""
-        await self._limits.read_rules()
+        try:
+            await self._limits.read_rules()
+        except Refused as error:
+            if not self._may_not_read_limits:
+                self._may_not_read_limits = True
+                log.warning("dequeue takes only tasks without a group, because it may not read the limits: %s", error)
+            return await self._claim(request)
         found: list[Task] = []
         has_more = True
         while has_more and len(found) < request.limit:

@@ -101,6 +101,6 @@ class LimitedClaims:
         try:
             await self._engine.apply(changes)
         except (StorageError, Conflict) as error:
-            log.warning("cannot hand %s back before the lease expires: %s", plural(len(tasks)), error)
+            log.warning("cannot release %s before the lease expires: %s", plural(len(tasks)), error)
         else:
             self.gate.ended(tasks)
