@@ -26,7 +26,7 @@ from qo.stats import StatsRecorder
 from qo.stats.rows import Durations, Ending, RowKey, StatsRow
 
 log = logging.getLogger("qo.tasks")
-REASONS: Final = tuple(kind for kind in FailureKind if kind not in (FailureKind.CANCELLED, FailureKind.PARENT))
+REASONS: Final = (FailureKind.ERROR, FailureKind.TIMEOUT, FailureKind.LOST, FailureKind.UNKNOWN_TYPE)
 _MAX_REMEMBERED = 10_000  # settlements, to recognise repeats
 _SECOND, _MINUTE = 1.0, 60.0
 

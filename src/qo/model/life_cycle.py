@@ -192,6 +192,8 @@ KINDS = {
     FailureKind.UNKNOWN_TYPE: "no worker handles the type of the task (`reject`).",
     FailureKind.CANCELLED: "only as `TaskFailed.kind`: the task was cancelled.",
     FailureKind.PARENT: "the task was cancelled because one of its parents in a workflow did not complete.",
+    FailureKind.PARENT_REPLAYED: "of a pending task: one of its parents in a workflow was replayed.",
+    FailureKind.STARTED_ALONE: "of a pending task: a user started it before its parents in a workflow had completed.",
 }
 
 

@@ -74,7 +74,7 @@ class Status(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt failed, or, for `CANCELLED` and `PARENT`, why a task has no result."""
+    """Why an attempt failed, why a task has no result, or, for the last two, how it came to be pending."""
 
     __hash__ = str.__hash__
 
@@ -84,6 +84,8 @@ class FailureKind(StrEnum):
     UNKNOWN_TYPE = "unknown_type"  # no worker handles the type
     CANCELLED = "cancelled"
     PARENT = "parent"  # a task of its workflow that it waits for did not complete
+    PARENT_REPLAYED = "parent_replayed"  # it may have been released before a parent was replayed
+    STARTED_ALONE = "started_alone"  # a user started it before its parents had completed
 
     @classmethod
     def _missing_(cls, value: object) -> "FailureKind | None":

@@ -302,15 +302,15 @@ def replay_node(graph: WorkflowGraph, index: int, *, is_blocked: bool, guard: Gu
 def wait_again(change: Change) -> Change:
     """The change to pending, with which the task waits for its parents.
 
-    Its error differs from the error of a task that was cancelled because of a parent. If a user cancels it while it
-    waits, no replay of a parent revives it.
+    Its kind differs from that of a task that was cancelled because of a parent. If a user cancels it while it waits, no
+    replay of a parent revives it.
     """
     return _marked(replace(change, delay=None, run_at=BLOCKED_AT))
 
 
 def _marked(change: Change) -> Change:
-    """Nothing but an attempt removes this error: `was_told_to_wait`."""
-    return replace(change, error=_PARENT_RUNS, failure_kind=FailureKind.ERROR)
+    """Nothing but an attempt or a cancellation removes this kind: `was_told_to_wait`."""
+    return replace(change, error=_PARENT_RUNS, failure_kind=FailureKind.PARENT_REPLAYED)
 
 
 def mark_blocked(graph: WorkflowGraph, index: int) -> Change:
@@ -324,16 +324,16 @@ def mark_blocked(graph: WorkflowGraph, index: int) -> Change:
 
 def was_told_to_wait(task: Task) -> bool:
     """Whether a parent of this task was replayed since its last attempt: it may have been released before."""
-    return task.error == _PARENT_RUNS
+    return task.failure_kind is FailureKind.PARENT_REPLAYED
 
 
 def start_alone(change: Change) -> Change:
     """The change with which a user starts a blocked task: it is not compared with its parents."""
-    return replace(change, error=_STARTED_ALONE, failure_kind=FailureKind.ERROR)
+    return replace(change, error=_STARTED_ALONE, failure_kind=FailureKind.STARTED_ALONE)
 
 
 def was_started_alone(task: Task) -> bool:
-    return task.error == _STARTED_ALONE
+    return task.failure_kind is FailureKind.STARTED_ALONE
 
 
 def replay_changes(graph: WorkflowGraph, states: Mapping[int, NodeState], start: Iterable[int] = ()) -> list[Change]:
@@ -342,16 +342,18 @@ def replay_changes(graph: WorkflowGraph, states: Mapping[int, NodeState], start:
     Parents come first: a child that is blocked again finds them pending. Nodes that a replayed task had added are
     left: it adds them again.
     """
-    live = live_nodes(graph, states)
+    live, guard = live_nodes(graph, states), Guard.FINISHED
     if start := set(start):
         again = _with_descendants(graph, start, live)
     else:
+        guard = Guard.REPLAYABLE  # a task that somebody else has replayed, and that has completed, does not run again
         again = {index for index in live if states[index].status in {Status.FAILED, Status.CANCELLED}}
     changes = []
     for index in sorted(again):
         node = graph.nodes[index]
         effects = (Effect.WAIT if each in again else effect_of(node, each, states[each]) for each in node.parents)
-        changes.append(replay_node(graph, index, is_blocked=any(effect is not Effect.MET for effect in effects)))
+        is_blocked = any(effect is not Effect.MET for effect in effects)
+        changes.append(replay_node(graph, index, guard=guard, is_blocked=is_blocked))
     return changes
 
 

@@ -95,6 +95,20 @@ class WorkflowContract:
         assert (await stored(engine, 0)).available_at == BLOCKED_AT
         assert {task.id for task in await claim(engine)} == {task_id(1), task_id(2)}
 
+    async def test_the_kind_of_a_blocked_task_is_kept_until_it_is_claimed(self, engine: Engine) -> None:
+        await engine.add([new("told", run_at=BLOCKED_AT)])
+        told = Change(
+            id=task_id("told"),
+            guard=Guard.BLOCKED,
+            to=Status.PENDING,
+            run_at=BLOCKED_AT,
+            error="its parent runs again",
+            failure_kind=FailureKind.PARENT_REPLAYED,
+        )
+        assert await engine.apply([told]) == [True]
+        assert await engine.apply([_release("told")]) == [True]
+        assert (await claim_one(engine)).failure_kind is FailureKind.PARENT_REPLAYED
+
     async def test_blocked_tasks_are_a_kind_of_pending_tasks(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("blocked", run_at=BLOCKED_AT), new("ready"), new("scheduled", delay=60)])
         clock.advance(1.0)
