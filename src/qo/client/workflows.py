@@ -18,6 +18,7 @@ from qo.codec import decode_value, plain_task
 from qo.engine import Engine
 from qo.errors import (
     Conflict,
+    DamagedNote,
     InvalidWorkflow,
     KeyReused,
     LeaseLost,
@@ -32,6 +33,7 @@ from qo.model import (
     NEW,
     Filter,
     NewTask,
+    Note,
     Status,
     Task,
     WorkflowGraph,
@@ -50,6 +52,7 @@ from qo.model import (
     sinks,
     token_of,
 )
+from qo.notes import report
 from qo.workflows import (
     GRAPHS,
     WorkflowTracker,
@@ -102,7 +105,7 @@ class WorkflowsClient:
             created_at=await self._engine.now(),
             nodes=tuple(each.node for each in planned),
             key=idempotency_key,
-            digest=digest_of(planned),
+            digest="" if idempotency_key is None else digest_of(planned),  # of payloads that may be encrypted
             is_stored=idempotency_key is None,
         )
         encode_graph(graph)  # raises before anything is stored
@@ -207,7 +210,7 @@ class WorkflowsClient:
         names = [GRAPHS + token for token in sorted(tokens)]
         for start in range(0, len(names), _MAX_REQUESTS):
             notes = await asyncio.gather(*map(self._engine.read_note, names[start : start + _MAX_REQUESTS]))
-            graphs += [decode_graph(note) for note in notes if note]
+            graphs += [graph for note in notes if note and (graph := _decode_or_report(note)) is not None]
         graphs = sorted(graphs, key=lambda graph: -graph.created_at)[:limit]
         tasks = iter(await self._tasks(*graphs))
         now = await self._engine.now()
@@ -334,6 +337,14 @@ class _GraphReader:
         if note is None or self._graph.id != self._id:
             raise WorkflowNotFound(f"there is no workflow {show(self._id)}")
         return self._graph
+
+
+def _decode_or_report(note: Note) -> WorkflowGraph | None:
+    try:
+        return decode_graph(note)
+    except DamagedNote as error:
+        report(error)
+        return None
 
 
 def _decode(task: Task) -> Any:

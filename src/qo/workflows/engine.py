@@ -220,6 +220,7 @@ class WorkflowEngine(ForwardingEngine):
                 await self.tracker.review(token)
             except StorageError as error:
                 log.warning("the next tasks of a workflow wait for the store: %s", error)
+                self._undone[token] = self._undone.pop(token)  # others may be readable
             else:
                 backoff.reset()
                 if self._undone[token] is replayed:  # otherwise more has been left undone meanwhile
@@ -236,17 +237,18 @@ class WorkflowEngine(ForwardingEngine):
 
     async def _filled(self, tasks: Sequence[Task]) -> list[Task]:
         """The tasks with the results that they need. Tasks without them go back, or fail if they cannot get them."""
-        filled = []
+        filled, loaded = [], set[str]()
         try:
             for task in tasks:
                 is_special = needs_results(task.id) or was_told_to_wait(task)
-                filled += await self._fill(task) if is_special else [task]
+                filled += await self._fill(task, loaded) if is_special else [task]
         except BaseException:
             await asyncio.shield(self.engine.apply([release(task, None) for task in tasks]))
             raise
         return filled
 
-    async def _fill(self, task: Task) -> list[Task]:
+    async def _fill(self, task: Task, loaded: set[str]) -> list[Task]:
+        """`loaded` are the workflows whose graphs were read after the claim."""
         address = node_address(task.id)
         if address is None or task.batch is None or not task.batch.endswith(address.token):
             return [task]  # it only looks like a task of a workflow
@@ -255,6 +257,10 @@ class WorkflowEngine(ForwardingEngine):
                 raise ParentRunsError  # noqa: TRY301 - as from `with_results`
             if not needs_results(task.id):
                 return [task]
+            if address.token not in loaded:
+                # A graph that is remembered may belong to an earlier workflow with the same key, which was deleted.
+                await self.tracker.load(address.token)
+                loaded.add(address.token)
             return [await with_results(self.engine, self.tracker, *address, task)]
         except StorageError as error:
             log.warning("task %s: the results of its parents cannot be read: %s", task.id, error)
@@ -286,9 +292,10 @@ class WorkflowEngine(ForwardingEngine):
 
         If the process dies in between, tasks without a graph remain, which retention deletes like any other.
         """
-        graph = await self.tracker.graph(token)
-        if graph is None:
+        tracked = await self.tracker.load(token)  # also with the nodes that other processes have added
+        if tracked is None:
             return
+        graph = tracked.graph
         others = [task_id for task_id in graph.task_ids() if task_id not in deleted]
         for start in range(0, len(others), 500):
             if any(await self.engine.get_without_values(others[start : start + 500])):

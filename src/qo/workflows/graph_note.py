@@ -73,7 +73,7 @@ def encode_graph(graph: WorkflowGraph) -> bytes:
         raise InvalidWorkflow(
             f"workflow {graph.name!r} has {len(graph.nodes):,} tasks, the limit is {MAX_WORKFLOW_TASKS:,}"
         )
-    edges = sum(len(node.parents) for node in graph.nodes)
+    edges = sum(max(len(node.parents), _number_of_results(node)) for node in graph.nodes)
     if edges > MAX_WORKFLOW_EDGES:
         raise InvalidWorkflow(
             f"workflow {graph.name!r} has {edges:,} dependencies, the limit is {MAX_WORKFLOW_EDGES:,}; "
@@ -101,6 +101,11 @@ def encode_graph(graph: WorkflowGraph) -> bytes:
     return data
 
 
+def _number_of_results(node: GraphNode) -> int:
+    """How many results its arguments contain: the result of one parent may be in several places."""
+    return sum(len(binding.parents) for binding in node.bindings)
+
+
 def _stored(node: GraphNode, type_: int) -> _StoredNode:
     bindings = tuple((each.path, _to_runs(each.parents), each.is_list) for each in node.bindings)
     policy = node.on_parent_failure.value
@@ -121,7 +126,7 @@ def _to_runs(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def _from_runs(runs: tuple[int, ...]) -> tuple[int, ...]:
-    if sum(runs[1::2]) > MAX_WORKFLOW_TASKS:
+    if sum(runs[1::2]) > MAX_WORKFLOW_EDGES:
         raise ValueError("a task with too many parents")
     return tuple(number for at in range(0, len(runs), 2) for number in range(runs[at], runs[at] + runs[at + 1]))
 

@@ -26,6 +26,19 @@ class TrackedWorkflow:
         self._number_of_sinks, self._ended = len(sinks), 0
         self._order = [*sinks, *(index for index, children in enumerate(self.children) if children)]
 
+    def is_newer_than(self, graph: WorkflowGraph) -> bool:
+        """Whether another graph of this workflow is an earlier version of the one here."""
+        mine = self.graph
+        is_same = mine.created_at == graph.created_at
+        return is_same and (mine.epoch, len(mine.nodes)) > (graph.epoch, len(graph.nodes))
+
+    def is_valid_for(self, graph: WorkflowGraph) -> bool:
+        """Whether the tasks that have ended are known to have ended also in a later version of the graph.
+
+        All tasks may have been deleted, and the workflow submitted again under the same key, with the same ids.
+        """
+        return (self.graph.created_at, self.graph.epoch) == (graph.created_at, graph.epoch)
+
     def record(self, index: int, state: NodeState) -> None:
         """Remember a task that has ended. Of a task that has added others the attempt must be known too."""
         if state.is_cancelled_by_parent or state.status is None:

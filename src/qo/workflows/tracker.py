@@ -20,6 +20,7 @@ from qo import notes
 from qo.engine import Engine
 from qo.errors import DamagedNote, InvalidWorkflow, StorageError
 from qo.model import (
+    BLOCKED_AT,
     SUBMIT_DEADLINE,
     Change,
     Effect,
@@ -37,7 +38,7 @@ from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, decode_graph, extend
 from qo.workflows.tracked_workflow import TrackedWorkflow
 
 log = logging.getLogger("qo.workflows")
-_MAX_GRAPHS = 256  # graphs that are remembered
+_MAX_NODES = 50_000  # of all graphs that are remembered: about 30 MB
 _PAGE_SIZES = (1, 8, 64, 500)  # tasks
 _APPLY_SIZE = 500  # changes in one request
 _MAX_REVIEWS = 5  # attempts, if the workflow is replayed meanwhile
@@ -59,7 +60,8 @@ class WorkflowTracker:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tracked: OrderedDict[str, TrackedWorkflow] = OrderedDict()
+        self._tracked: OrderedDict[str, TrackedWorkflow] = OrderedDict()  # the last used at the end
+        self._nodes = 0  # of all of them
         self.on_cancelled: Callable[[Sequence[str]], Awaitable[None]] = (
             _ignore  # called with the ids of cancelled tasks
         )
@@ -68,7 +70,7 @@ class WorkflowTracker:
         """The workflow with its current graph; None if it does not exist or cannot be read."""
         note = await self._engine.read_note(GRAPHS + token)
         if note is None:
-            self._tracked.pop(token, None)
+            self._forget(token)
             return None
         tracked = self._tracked.get(token)
         if tracked is None or tracked.version != note.version:
@@ -77,14 +79,29 @@ class WorkflowTracker:
             except DamagedNote as error:
                 notes.report(error)
                 return None
-            if tracked is not None and tracked.graph.epoch == graph.epoch:
-                tracked.extend(graph, note.version)
-            else:
-                self._tracked[token] = tracked = TrackedWorkflow(graph, note.version)
+            tracked = self._track(token, graph, note.version)
         self._tracked.move_to_end(token)
-        if len(self._tracked) > _MAX_GRAPHS:
-            self._tracked.popitem(last=False)
+        while self._nodes > _MAX_NODES and len(self._tracked) > 1:
+            self._forget(next(iter(self._tracked)))
         return tracked
+
+    def _track(self, token: str, graph: WorkflowGraph, version: str) -> TrackedWorkflow:
+        before = self._tracked.get(token)
+        if before is not None and before.is_newer_than(graph):  # this response was overtaken by that of a later read
+            return before
+        self._forget(token)
+        if before is not None and before.is_valid_for(graph):
+            before.extend(graph, version)
+            tracked = before
+        else:
+            tracked = TrackedWorkflow(graph, version)
+        self._tracked[token] = tracked
+        self._nodes += len(graph.nodes)
+        return tracked
+
+    def _forget(self, token: str) -> None:
+        tracked = self._tracked.pop(token, None)
+        self._nodes -= 0 if tracked is None else len(tracked.graph.nodes)
 
     async def graph(self, token: str, index: int = 0) -> WorkflowGraph | None:
         """A graph with this node. Nodes do not change, so one that is remembered needs no read."""
@@ -250,12 +267,12 @@ class WorkflowTracker:
         await self._close(tracked, is_stored=is_stored)
 
     async def _revive(self, tracked: TrackedWorkflow) -> bool:
-        """Whether a task was cancelled although its parents have been replayed since: run it."""
+        """Whether a task was cancelled although its parents have been replayed since: run it, unless that is done."""
         states = await self.states(tracked)
         changes = decide(tracked.graph, states)
         if changes:
             await self._apply(tracked, changes)
-        return bool(changes)
+        return bool(changes) or not all(state.has_ended for state in states.values())
 
     async def _close(self, tracked: TrackedWorkflow, *, is_stored: bool) -> None:
         graph = tracked.graph
@@ -267,6 +284,8 @@ class WorkflowTracker:
         # A replay, or a task that added others, has just marked it as open.
         if after is not None and (after.graph.epoch, len(after.graph.nodes)) != (graph.epoch, len(graph.nodes)):
             await mark_open(self._engine, graph.token, graph.created_at)
+        else:
+            self._forget(graph.token)
 
     # --- for replays and the monitor
 
@@ -276,6 +295,7 @@ class WorkflowTracker:
         They run if their parents let them. Children that have not started wait again, and those that were cancelled
         because of a parent are revived. Only the tasks that this concerns are read.
         """
+        cancelled: dict[int, NodeState] = {}
         for _ in range(_MAX_REVIEWS):
             tracked = await self.load(token)
             if tracked is None:
@@ -285,8 +305,11 @@ class WorkflowTracker:
             if changes and await self._is_replayed(tracked):
                 continue
             applied = await self._apply(tracked, changes)
-            if not applied.is_due_again:
-                await self._settle(tracked, applied.cancelled)
+            cancelled |= applied.cancelled
+            # A task that waits again is looked at once more: its parents may have completed before this was written,
+            # when it was not blocked yet.
+            if not applied.is_due_again and not any(change.run_at == BLOCKED_AT for change in changes):
+                await self._settle(tracked, cancelled)
                 return
         raise StorageError(f"workflow {token} is being replayed by other processes; try again")
 
