@@ -70,8 +70,17 @@ class Enqueuer(Generic[P, R]):
         payload = self.handler.arguments.encode(args, kwargs)
         return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | self.options)
 
+    # The first form is for editors, which show the arguments. The second one lets type checkers accept handles and open
+    # arguments, for which Python has no type; so they accept any call, and `s` itself checks it when it is called.
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
+    @overload
+    def s(self, *args: Any, **kwargs: Any) -> Signature[R]: ...
     def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
-        """This call as a part of a workflow. Arguments may be handles of other tasks: their results are passed then."""
+        """This call as a part of a workflow. Arguments may be handles of other tasks: their results are passed then.
+
+        Raises InvalidTask if an argument is unknown or has the wrong type.
+        """
         arguments = self.handler.arguments.bind_some(args, kwargs)
         return Signature(self._app, lambda: background_of(self._app), self.handler, arguments, self._options)
 

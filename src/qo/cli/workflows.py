@@ -1,6 +1,7 @@
 """`qo workflow`: list workflows, show one as a tree, cancel and replay it."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import click
 from msgspec import to_builtins
@@ -74,11 +75,10 @@ def show(call: Invocation, workflow_id: str) -> None:
     call.console.print(
         Text.assemble(clean(view.id), " ", (view.status, _STATUS_STYLES[view.status]), f"  {counts}"), soft_wrap=True
     )
-    lines = list(tree(view.nodes))
-    for line in lines[:_MAX_LINES]:
+    for line in islice(tree(view.nodes), _MAX_LINES):  # the indents of a long chain take much memory
         call.console.print(line, soft_wrap=True)
-    if len(lines) > _MAX_LINES:
-        call.console.print(Text(f"and {plural(len(lines) - _MAX_LINES)} more; --json shows all", style="dim"))
+    if (left := len(view.nodes) - _MAX_LINES) > 0:
+        call.console.print(Text(f"and {plural(left)} more; --json shows all", style="dim"))
 
 
 @command.command("cancel", epilog=examples("qo workflow cancel import-3f9a0c2b41d7e6a5b8c0"))
