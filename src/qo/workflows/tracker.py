@@ -38,7 +38,7 @@ from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, decode_graph, extend
 from qo.workflows.tracked_workflow import TrackedWorkflow
 
 log = logging.getLogger("qo.workflows")
-_MAX_NODES = 50_000  # of all graphs that are remembered: about 30 MB
+_MAX_NODES = 50_000  # of all graphs that are remembered: 20 to 70 MB
 _PAGE_SIZES = (1, 8, 64, 500)  # tasks
 _APPLY_SIZE = 500  # changes in one request
 _MAX_REVIEWS = 5  # attempts, if the workflow is replayed meanwhile
