@@ -161,7 +161,9 @@ async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, clien
     await page.locator("dialog[open]").get_by_role("button", name="Delete", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("1 task deleted", timeout=PATIENCE)
     assert await client.get(task_id) is None
-    assert tab.unexpected() == []
+    # In the layout `one`, the registration of the client that dequeued is in the same object. A write of the page
+    # may lose against it, and is repeated.
+    assert tab.unexpected("412") == []
 
 
 async def test_a_refused_write_is_told_as_it_is(place: Place, client: Client, tab: Tab) -> None:
