@@ -69,7 +69,7 @@ class TaskLeases:
             await self._wait(request, min(left, interval))
 
     async def _claim_within_limits(self, request: ClaimRequest) -> list[Task]:
-        """The tasks of a request that the limits of the fleet let start."""
+        """The tasks of a request that the fleet limits allow to start."""
         try:
             await self._limits.read_rules()
         except Refused as error:

@@ -1,4 +1,4 @@
-"""Claims under the limits of the fleet, for callers that start tasks when they get them: `dequeue` and HTTP polls."""
+"""Claims within the fleet limits, for callers that start tasks when they receive them: `dequeue` and HTTP polls."""
 
 import asyncio
 import logging
