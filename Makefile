@@ -8,14 +8,14 @@ REPS ?= 3
 TORTURE ?= 10
 
 # Engines that run only some of the random histories in `make test`.
-HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_log_simulation.py tests/engines/test_log_mutants.py
+HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_log_simulation.py tests/engines/test_log_mutants.py tests/engines/test_redis_archive.py
 SCRATCH = $(shell sh tests/servers/scratch.sh)
 
 # Containers often set this. Every process would then compile qo and its dependencies again, which doubles the duration of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs deployment test torture compile model check bench format lock clean
+.PHONY: help demo docs deployment test pytest torture compile model check bench format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
@@ -32,10 +32,13 @@ docs: $(VENV)/documenter  ## build the documentation site in build/site, with th
 deployment: $(VENV)/validator  ## check the files of docs/deployment.md: manifests against the schemas of Kubernetes, the Dockerfile with hadolint
 	PATH="$(CURDIR)/$(VENV)/validators/bin:$$PATH" $(VENV)/validators/bin/python tests/docs/deployment_files.py
 
-# Six processes for two cores: a test waits for other processes, for a browser or for a lock half of its time.
-test: WORKERS ?= 6
+# The tests start while mypy still runs on one core. If a check fails, the tests run to their end, and make fails.
 test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests
-	@$(MAKE) --no-print-directory -j3 check model $(VENV)/servers
+	@$(MAKE) --no-print-directory -j4 check model pytest
+
+# Six processes for two cores: a test waits for other processes, for a browser or for a lock half of its time.
+pytest: WORKERS ?= 6
+pytest: compile $(VENV)/servers
 	TMPDIR="$(SCRATCH)" \
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite 2>/dev/null) \

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from qo.bucket import Blob, Bucket
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engine import Engine
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import CommitMode, OneObjectEngine

@@ -23,8 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from qo.bucket import Blob, Bucket
 from qo.buckets import open_bucket
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.client import Client
 from qo.engine import Engine
 from qo.engines import layouts

@@ -35,6 +35,9 @@ def noop(number: int) -> int:
 def _run(tree: Path, folder: Path, *words: str) -> tuple[float, float]:
     """Seconds and processor seconds of a command of the tree."""
     environment = os.environ | {"PYTHONPATH": f"{tree.absolute() / 'src'}:{folder}"}
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # or each command compiles the tree, which takes longer than a drain
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "qo", *words],

@@ -1,9 +1,11 @@
-"""Single submits from plain code on SQLite, in turns with Huey: `python -m bench.single_submits HUEY_PYTHON FOLDER`.
+"""Single submits from plain code, in turns with Huey: `python -m bench.single_submits HUEY_PYTHON STORE`.
 
-HUEY_PYTHON is the interpreter of an environment with Huey (`sh bench/setup_envs.sh E huey`), FOLDER the place of both
-databases: on a disk for the rate, in /dev/shm for the processor time without that of the disk. Each side is a process
-of its own, and only one of them runs at a time. Printed are, for each side, the medians over all rounds of the time and the
-processor time of one submit, and what qo reaches of Huey's rate.
+HUEY_PYTHON is the interpreter of an environment with Huey (`sh bench/setup_envs.sh E huey`). STORE is a folder for two
+SQLite files, on a disk for the rate or in /dev/shm for the processor time without that of the disk, or the URL of a
+Redis server, on which both sides use the databases 14 and 15 and empty them. Each side is a process of its own, and only
+one of them runs at a time. Printed are, for each side, the medians over all rounds of the time and the processor time of
+one submit, what qo reaches of Huey's rate by these medians, and the median and the quartiles of that ratio over the
+rounds. `client` submits with `qo.sync`, `app` calls `enqueue` of a decorated function, which also checks the arguments.
 """
 
 import argparse
@@ -13,17 +15,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+import redis
+
 _PRODUCER = """
 import sys, time
-side, path = sys.argv[1:]
+side, store = sys.argv[1:]
 payload = {"payload": "x" * 80}
-if side == "qo":
+if side == "client":
     from qo import sync
-    client = sync.connect(f"sqlite:///{path}").open()
+    client = sync.connect(store).open()
     submit = lambda: client.enqueue("noop", payload)
+elif side == "app":
+    from qo import App
+    app = App(store)
+    noop = app.task(name="noop")(lambda payload: None)
+    submit = lambda: noop.enqueue(payload)
 else:
-    from huey import SqliteHuey
-    huey = SqliteHuey("bench", filename=path)
+    from huey import RedisHuey, SqliteHuey
+    is_redis = store.startswith("redis:")
+    huey = RedisHuey("bench", url=store) if is_redis else SqliteHuey("bench", filename=store)
     noop = huey.task()(lambda payload: None)
     submit = lambda: noop(payload)
 for line in sys.stdin:
@@ -35,8 +45,8 @@ for line in sys.stdin:
 
 
 class Producer:
-    def __init__(self, python: str, side: str, path: Path) -> None:
-        words = [python, "-c", _PRODUCER, side, str(path)]
+    def __init__(self, python: str, side: str, store: str) -> None:
+        words = [python, "-c", _PRODUCER, side, store]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def submit(self, number: int) -> tuple[float, float]:
@@ -53,33 +63,59 @@ class Producer:
         self._process.wait()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("huey")
-    parser.add_argument("folder")
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--submits", type=int, default=200)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        sides = {
-            "qo": Producer(sys.executable, "qo", Path(folder, "qo.db")),
-            "huey": Producer(options.huey, "huey", Path(folder, "huey.db")),
-        }
-        for producer in sides.values():
-            producer.submit(options.submits)  # the first ones open the file
-        measured = {side: [producer.submit(options.submits)] for side, producer in sides.items()}
-        for _ in range(options.rounds - 1):
-            for side, producer in sides.items():
-                measured[side].append(producer.submit(options.submits))
-        for producer in sides.values():
-            producer.stop()
+Rows = list[tuple[float, float]]  # by round: seconds and processor seconds of one submit
+
+
+def run(producers: dict[str, Producer], rounds: int, submits: int) -> dict[str, Rows]:
+    """By side, the figures of each round."""
+    for producer in producers.values():
+        producer.submit(submits)  # the first ones open the store
+    measured: dict[str, Rows] = {side: [] for side in producers}
+    for number in range(rounds):
+        for side in list(producers)[:: 1 if number % 2 == 0 else -1]:
+            measured[side].append(producers[side].submit(submits))
+    for producer in producers.values():
+        producer.stop()
+    return measured
+
+
+def show(measured: dict[str, Rows]) -> None:
     medians = {
         side: [statistics.median(values) for values in zip(*rows, strict=True)] for side, rows in measured.items()
     }
+    huey, huey_cpu = medians["huey"]
     for side, (seconds, cpu_seconds) in medians.items():
-        print(f"{side:5} {1e6 * seconds:7.1f} µs   {1e6 * cpu_seconds:7.1f} µs of processor time")
-    rate, cpu = (medians["huey"][i] / medians["qo"][i] for i in range(2))
-    print(f"qo has {rate:.2f} of the rate of Huey, {cpu:.2f} by processor time")
+        print(f"{side:6} {1e6 * seconds:7.1f} µs {1e6 * cpu_seconds:7.1f} µs of processor time", end="")
+        ratios = [theirs[0] / ours[0] for ours, theirs in zip(measured[side], measured["huey"], strict=True)]
+        quarter, half, three_quarters = statistics.quantiles(ratios, n=4)
+        print(
+            f"   {huey / seconds:.2f} of the rate of Huey, {huey_cpu / cpu_seconds:.2f} by processor time;"
+            f" by rounds {half:.2f} ({quarter:.2f} to {three_quarters:.2f})"
+            if side != "huey"
+            else ""
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("huey")
+    parser.add_argument("store")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--submits", type=int, default=200)
+    options = parser.parse_args()
+    is_redis = options.store.startswith("redis:")
+    with tempfile.TemporaryDirectory(dir=None if is_redis else options.store) as folder:
+        ours, theirs = (f"{options.store.rstrip('/')}/{number}" for number in (14, 15))
+        if is_redis:
+            for url in (ours, theirs):
+                with redis.Redis.from_url(url) as server:
+                    server.flushdb()
+        producers = {
+            "client": Producer(sys.executable, "client", ours if is_redis else f"sqlite:///{folder}/client.db"),
+            "app": Producer(sys.executable, "app", ours if is_redis else f"sqlite:///{folder}/app.db"),
+            "huey": Producer(options.huey, "huey", theirs if is_redis else str(Path(folder, "huey.db"))),
+        }
+        show(run(producers, options.rounds, options.submits))
 
 
 if __name__ == "__main__":

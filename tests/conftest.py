@@ -8,6 +8,7 @@ import gc
 import logging
 import re
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -49,9 +50,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 
 
-def pytest_unconfigure() -> None:
-    """A process that cannot end says where it hangs."""
-    faulthandler.dump_traceback_later(GOODBYE, exit=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A process that cannot end says where it hangs. Processes of xdist wait here for those that still run tests."""
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(GOODBYE, exit=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,11 +78,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str | None:
-    path = item.path.relative_to(HERE).as_posix()
-    found = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
-    if found is None:
+    found = _group_of_file(item.path)
+    if found not in GROUPS:
         names = [*getattr(item, "fixturenames", ()), *re.findall(r"[a-z_]+", item.name.partition("[")[2])]
-        found = next((SERVERS[name] for name in names if name in SERVERS), None)
+        found = next((SERVERS[name] for name in names if name in SERVERS), found)
+    return found
+
+
+@cache
+def _group_of_file(file: Path) -> str | None:
+    path = file.relative_to(HERE).as_posix()
+    found = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
     return found or ("long" if re.match(LONG, path) else None)
 
 

@@ -116,7 +116,7 @@ def test_text_that_is_not_strict_json_is_refused_by_field(name: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_a_key_twice_among_very_many_is_found_at_once() -> None:
+def test_a_duplicate_key_among_very_many_is_found_quickly() -> None:
     many = ",".join(f'"{n}":0' for n in range(100_000))
     with pytest.raises(InvalidTask, match="'99999' appears twice"):
         parse_json(f'{{{many},"99999":1}}')
@@ -184,7 +184,7 @@ def test_an_object_with_more_than_the_base64_key_is_just_an_object() -> None:
     assert from_json({"$base64": "YQ==", "a": 1}) == {"$base64": "YQ==", "a": 1}
 
 
-def test_stored_bytes_nobody_can_read_are_still_shown() -> None:
+def test_stored_bytes_that_cannot_be_decoded_are_still_shown() -> None:
     assert to_json(b"{broken") == {"$base64": "e2Jyb2tlbg=="}
     assert task_view(replace(pending(), payload=b""), NOW)["payload"] == {"$base64": ""}
 

@@ -47,9 +47,9 @@ def told(task: Task, **known: Any) -> Explanation:
         ({"controls": Controls(rate_limit=1.0)}, "each worker starts at most 1 task per second"),
         ({"controls": Controls(rate_limit=0.5)}, "each worker starts at most 0.5 tasks per second"),
         ({"controls": Controls(rate_limits={"t": 3.0})}, "each worker starts at most 3 tasks of type t per second"),
-        ({"before": TasksBefore(number=1, is_exact=True)}, "1 task of its queue goes before it"),
-        ({"before": TasksBefore(number=5000, is_exact=False)}, "at most 5,000 tasks of its queue go before it"),
-        ({"before": TasksBefore(number=0, is_exact=True)}, "it is the next of its queue"),
+        ({"before": TasksBefore(number=1, is_exact=True)}, "1 task in its queue goes before it"),
+        ({"before": TasksBefore(number=5000, is_exact=False)}, "at most 5,000 tasks in its queue go before it"),
+        ({"before": TasksBefore(number=0, is_exact=True)}, "it is next in its queue"),
         ({"workers": [], "consumers": Consumers(until={"q/t": NOW + 9})}, ""),
         ({"workers": [], "consumers": Consumers(until={"q/t": NOW - 9})}, "no worker is running"),
     ],
@@ -67,11 +67,11 @@ def test_a_missing_capability_is_named() -> None:
     assert told(task, workers=[worker(capabilities=("disk", "gpu"))]).reasons == ()
 
 
-def test_a_task_that_is_due_later_says_when() -> None:
+def test_a_task_that_is_due_later_shows_when() -> None:
     later = waiting(delay=7200.0)
-    assert told(later).text == "it is due at 2023-11-15T00:13:20.000Z, in 2.0 h"
+    assert told(later).text == "due at 2023-11-15T00:13:20.000Z, in 2.0 h"
     failed = replace(waiting(delay=9.0), failures=1, attempt=2)
-    assert told(failed).text == "attempt 2 failed, and it waits for its retry at 2023-11-14T22:13:29.000Z, in 9.0 s"
+    assert told(failed).text == "attempt 2 failed; waiting for the retry at 2023-11-14T22:13:29.000Z, in 9.0 s"
     blocked = told(later, workers=[])
     assert [reason.kind for reason in blocked.reasons] == ["scheduled", "no_worker"]
     assert all(reason.is_blocking for reason in blocked.reasons)
@@ -83,13 +83,13 @@ async def test_a_client_explains_tasks_of_a_store() -> None:
     client = Client(engine, clock=clock)
     await engine.add([new(0), new(1, priority=0), new(2), new(3, delay=60)])
     held = await claim_one(engine)
-    assert (await client.explain(held.id)).text == "it does not wait: worker w1 runs it"
+    assert (await client.explain(held.id)).text == "not waiting: worker w1 is running it"
     texts = [(await client.explain(task_id(number))).text for number in (0, 2)]
-    assert texts == ["no worker is running", "no worker is running; 1 task of its queue goes before it"]
+    assert texts == ["no worker is running", "no worker is running; 1 task in its queue goes before it"]
     await engine.apply([after_error(held, "e", random=0.5, after=5)])
     assert [(await client.explain(task_id(number))).kind for number in (1, 3)] == ["retrying", "scheduled"]
     await client.cancel(task_id(3))
-    assert (await client.explain(task_id(3))).text == "it does not wait: it is cancelled"
+    assert (await client.explain(task_id(3))).text == "not waiting: the task is cancelled"
     kinds = await client.pending()
     assert kinds.total() == {"ready": 2, "scheduled": 0, "retrying": 1, "blocked": 0} and kinds.is_complete
 
@@ -100,4 +100,4 @@ async def test_a_deep_queue_is_estimated_from_its_counts() -> None:
     client = Client(engine, clock=clock)
     await engine.add([new(number, priority=9) for number in range(900)])
     await engine.add([new(number) for number in range(1000, 1201)])
-    assert "at most 200 tasks of its queue go before it" in (await client.explain(task_id(1000))).text
+    assert "at most 200 tasks in its queue go before it" in (await client.explain(task_id(1000))).text

@@ -60,14 +60,14 @@ def test_threads_never_share_an_id() -> None:
     assert len(set(made)) == 8_000
 
 
-def test_a_lease_id_is_128_bits_nobody_can_guess() -> None:
+def test_a_lease_id_is_128_random_bits() -> None:
     made = {new_token() for _ in range(1_000)}
     assert len(made) == 1_000
     assert {len(each) for each in made} == {32}
 
 
 @given(st.text(max_size=80))
-def test_a_worker_has_a_proper_name_whatever_its_host_is_called(host: str) -> None:
+def test_a_worker_has_a_valid_id_regardless_of_its_host_name(host: str) -> None:
     name = new_worker_id(host)
     assert check_name("worker_id", name) == name
 

@@ -8,7 +8,7 @@ import pytest
 from qo.engines import open_engine, with_options
 from qo.engines.redis.doctor import _archive
 from qo.errors import InvalidSetting
-from qo.url_secrets import hide_password
+from qo.safe_text import hide_password
 
 SECRET = "s3cr3t"
 NESTED = f"postgresql://you:{SECRET}@h2/db"

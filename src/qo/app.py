@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from qo.background import BackgroundClient
 from qo.client import Priority, Seconds, Settings, TaskOptions, connect, describe
+from qo.client.describe import check_option_names
 from qo.client.schedules import ScheduleOptions, TimingOptions, schedule_of
 from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
-from qo.encryption import Encrypted
+from qo.encryption import Encrypted, check_codec
 from qo.errors import InvalidSetting
 from qo.hooks import HookDecorators, Hooks
 from qo.model import Filter, Limit, NewTask, RetryPolicy, Task, Unique
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_URL", "App", "Enqueuer", "TaskFunction", "background_of", "replace_background"]
 
 _CLOSE_TIMEOUT = 5.0  # seconds to close the store when the program exits
+_SUBMITTED_OPTIONS = "queue", "priority", "needs", "timeout", "max_retries", "retry", "unique", "limit", "fair_by"
+_DEFAULT_OPTIONS = HandlerOptions()  # as those of `describe`
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +51,7 @@ class Enqueuer(Generic[P, R]):
 
     def __init__(self, app: "App", handler: Handler, options: dict[str, Any]) -> None:
         self._app, self.handler, self._options = app, handler, options
+        self._all_options = {**_declared(handler), **self.options}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -55,7 +59,7 @@ class Enqueuer(Generic[P, R]):
         return {name: value for name, value in self._options.items() if name != "connection"}
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncTaskHandle[R]:
-        """Submit this call as a task; returns when the store has it."""
+        """Submit this call as a task; returns when it is stored."""
         background = background_of(self._app)
         handle = background.submit(self.describe(*args, **kwargs), connection=self._connection())
         return SyncTaskHandle(background, handle, self.handler.decode_result)
@@ -68,7 +72,7 @@ class Enqueuer(Generic[P, R]):
     def describe(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The validated task of this call, which is not submitted."""
         payload = self.handler.arguments.encode(args, kwargs)
-        return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | self.options)
+        return describe(self._app.settings, self.handler.type, payload, **self._all_options)
 
     # The first form is for editors, which show the arguments. The second one lets type checkers accept handles and open
     # arguments, for which Python has no type; so they accept any call, and `s` itself checks it when it is called.
@@ -77,7 +81,7 @@ class Enqueuer(Generic[P, R]):
     @overload
     def s(self, *args: Any, **kwargs: Any) -> Signature[R]: ...
     def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
-        """This call as a part of a workflow. Arguments may be handles of other tasks: their results are passed then.
+        """This call as a part of a workflow. Arguments may be handles of other tasks, whose results are then passed.
 
         Raises InvalidTask if an argument is unknown or has the wrong type.
         """
@@ -171,6 +175,7 @@ class App(HookDecorators):
     def __init__(
         self, url: str | None = None, settings: Settings | None = None, *, codec: Encrypted | None = None
     ) -> None:
+        check_codec(codec)
         self._url = url
         self.codec = codec
         self.settings = settings or Settings()
@@ -258,7 +263,7 @@ class App(HookDecorators):
         return declare
 
     def enqueue(self, type: str, payload: object = None, **options: Unpack[TaskOptions]) -> SyncTaskHandle[Any]:
-        """Submit a task by the name of its type; returns when the store has it.
+        """Submit a task by the name of its type; returns when it is stored.
 
         The payload of a task function is a dict of its arguments. If this app declares the type, its options apply.
         """
@@ -270,6 +275,7 @@ class App(HookDecorators):
         return SyncTaskHandle(background, await background.asubmit(self._describe(type, payload, options)))
 
     def _describe(self, type: str, payload: object, options: TaskOptions) -> NewTask:
+        check_option_names(options)
         handler = self.registry.get(type)
         data = encode_value(payload)
         if handler is None:
@@ -329,7 +335,7 @@ class App(HookDecorators):
         await self._background.acall_client(lambda client: client.replay(task_id, completed=completed))
 
     def run_now(self, task_id: str) -> None:
-        """Make a task due that is scheduled for later or waits for its retry. Raises WrongStatus for other tasks."""
+        """Make a task due now that is scheduled for later or waits for a retry. Raises WrongStatus for other tasks."""
         self._background.call_client(lambda client: client.run_now(task_id))
 
     async def arun_now(self, task_id: str) -> None:
@@ -352,7 +358,7 @@ class App(HookDecorators):
     def test_mode(
         self, *, now: datetime | float | None = None, state: object = None
     ) -> AbstractContextManager["AppTester"]:
-        """Keep the tasks of this app in memory, and run them when a test asks for it (docs/testing.md).
+        """Keep the tasks of this app in memory, and run them when a test requests it (docs/testing.md).
 
         Time starts at `now`, or at the current time, and stands still. The lifespan is not entered: `state` takes the
         place of what it yields.
@@ -381,16 +387,6 @@ def replace_background(app: App, background: BackgroundClient) -> BackgroundClie
 
 
 def _declared(handler: Handler) -> dict[str, Any]:
-    """The declared options that apply to submissions."""
-    options = handler.options
-    return {
-        "queue": options.queue,
-        "priority": options.priority,
-        "needs": options.needs,
-        "timeout": options.timeout,
-        "max_retries": options.max_retries,
-        "retry": options.retry,
-        "unique": options.unique,
-        "limit": options.limit,
-        "fair_by": options.fair_by,
-    }
+    """The declared options that apply to submissions and are not the default of every task."""
+    given = {name: getattr(handler.options, name) for name in _SUBMITTED_OPTIONS}
+    return {name: value for name, value in given.items() if value != getattr(_DEFAULT_OPTIONS, name)}

@@ -142,7 +142,7 @@ class BackgroundClient:
         return await function(await self.client())
 
     def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
-        """Submit a task; returns when the store has it. Bypasses the event loop if client and engine allow it."""
+        """Submit a task; returns when it is stored. Bypasses the event loop if client and engine allow it."""
         opened = self._opened  # read once: other threads may open or close the client
         if opened is None or opened[0] != os.getpid() or connection is not None or self._thread.is_current():
             return self.call_client(lambda client: client.submit(new, connection=connection))

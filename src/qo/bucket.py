@@ -52,7 +52,7 @@ class Bucket(Protocol):
         """Write if the stored version is `expected` (or NEW, or ANY); return the new one. Raises Conflict otherwise."""
 
     async def delete(self, key: str) -> None:
-        """Remove the blob, whatever its version. A missing blob is not an error."""
+        """Remove the blob, regardless of its version. A missing blob is not an error."""
 
     def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
         """Yield the keys that start with `prefix` and sort after `after`, in byte order."""

@@ -77,7 +77,7 @@ def iso(instant: float) -> str: ...
 @overload
 def iso(instant: float | None) -> str | None: ...
 def iso(instant: float | None) -> str | None:
-    """An instant in ISO 8601, in UTC."""
+    """A time in ISO 8601, in UTC."""
     if instant is None:
         return None
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -278,7 +278,7 @@ def decode_task(data: bytes) -> Task:
 
 
 def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json) -> dict[str, Any]:
-    """A task as JSON: instants in ISO 8601, without the lease id. `show` converts payloads and results."""
+    """A task as JSON: times in ISO 8601, without the lease id. `show` converts payloads and results."""
     waits = task.status is Status.PENDING or task.is_claimed_only
     waited_until = now if waits else task.started_at or task.due_at
     return {

@@ -37,8 +37,9 @@ from qo.model import (
     cut_middle,
     is_a,
     plural,
-    storable_log,
+    show,
 )
+from qo.model.text import cut_log
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -104,8 +105,14 @@ class Encrypted:
             return None
 
 
+def check_codec(codec: object) -> None:
+    """Raises InvalidSetting, now rather than when the store is opened."""
+    if codec is not None and not isinstance(codec, Encrypted):
+        raise InvalidSetting(f"codec: {show(codec)} is not a qo.Encrypted; pass codec=qo.Encrypted(keys=[...])")
+
+
 class EncryptedEngine(ForwardingEngine):
-    """Seals values on their way to the store, and opens them on their way back.
+    """Seals values that are written to the store, and opens values that are read.
 
     A value that cannot be opened stays as it is. Decoding it raises `EncryptedValue`, which makes a worker
     release the task.
@@ -136,7 +143,7 @@ class EncryptedEngine(ForwardingEngine):
             error = self._sealed_text(cut_middle(error, _TEXT_LIMIT), change.id, "error")
         log = change.log
         if log is not None and not log.startswith(SEALED_TEXT):
-            log = self._sealed_text(storable_log(log, _TEXT_LIMIT) or "", change.id, "log")
+            log = self._sealed_text(cut_log(log, _TEXT_LIMIT), change.id, "log")
         return replace(change, result=result, error=error, log=log)
 
     def _sealed_text(self, text: str, task_id: str, field: str) -> str:
@@ -264,7 +271,7 @@ class EncryptedEngine(ForwardingEngine):
 
 
 def _with_payload(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """The note of a schedule with another payload. Bytes that are no such note stay as they are."""
+    """The note of a schedule with another payload. Other bytes are returned unchanged."""
     try:
         document = msgspec.json.decode(data)
         task = document["schedule"]["task"]

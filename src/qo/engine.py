@@ -13,12 +13,15 @@ from qo.errors import InvalidSetting
 from qo.model import PAYLOAD_LIMIT, Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, cursor
 
 _SNAPSHOT_PAGE_SIZE = 500  # tasks
-_STEP_BYTES = 8 * 1024 * 1024  # of values read in one step, if their sizes are known
-_STEP_GROWTH = 8  # how many times as many tasks the next step may read
+_STEP_BYTES = 8 * 1024 * 1024  # of values read in one step, if their sizes are known in advance
+_STEP_GROWTH = 8  # factor by which a step may grow over the previous one
 
 
 class _Steps:
-    """How many tasks to read at once. Small values say little about the next ones, so the number has a limit too."""
+    """How many tasks to read in one step.
+
+    The size of the values so far does not predict the next ones, so the number is limited too.
+    """
 
     def __init__(self, engine: "Engine") -> None:
         is_inline = engine.payload_limit <= PAYLOAD_LIMIT
@@ -44,7 +47,7 @@ class Engine(Protocol):
 
     Every write is durable before it returns. A batch is unordered and not atomic as a whole: each task in it succeeds
     or fails separately, and the results are in the order of the batch. A batch contains each task once (`BadBatch`).
-    Instants are stamped by the store's clock.
+    Timestamps come from the store's clock.
 
     Every call may raise these errors, and no error of a driver:
 
@@ -62,7 +65,7 @@ class Engine(Protocol):
     def default_retention(self) -> float:
         """Seconds to keep finished tasks unless a setting overrides it; 0.0 keeps them forever.
 
-        Not 0.0 for stores in which each stored task makes every write more expensive.
+        Stores in which each stored task makes every write more expensive have another default.
         """
         return 0.0
 
@@ -83,9 +86,9 @@ class Engine(Protocol):
 
     @property
     def registers_consumers(self) -> bool:
-        """Whether a client that dequeues registers what it takes (handled_types.py).
+        """Whether a client that dequeues registers the types it takes (handled_types.py).
 
-        Not where a write between two calls of a client could fail the calls of another process.
+        False where such a write, between two calls of a client, could make calls of another process fail.
         """
         return True
 
@@ -99,7 +102,7 @@ class Engine(Protocol):
         """Store new tasks. The order of the batch is kept.
 
         All tasks of a batch have different ranks, even if they share a `run_at` (`created` in model/task.py). A task
-        whose id exists already is not changed and returns `new=False`, so a call can be repeated safely.
+        whose id already exists is not changed and returns `new=False`, so a call can be repeated safely.
         """
 
     async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - used by overrides
@@ -145,7 +148,7 @@ class Engine(Protocol):
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        """One page of the matching tasks, newest first; with `created_before`, of those created before an instant.
+        """One page of the matching tasks, newest first; with `created_before`, only those created before that time.
 
         The page starts after the task whose `cursor` is `after`. A cursor is opaque: the function `cursor` creates it
         and only engines read it. Raises InvalidSetting for an invalid one.
@@ -179,7 +182,7 @@ class Engine(Protocol):
         return found
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        """The tasks of `find_without_values` with their payloads and results; deleted tasks stay without."""
+        """The tasks of `find_without_values` with their payloads and results. Deleted tasks stay without."""
         whole = await self.get([task.id for task in tasks])
         return [read or task for read, task in zip(whole, tasks, strict=True)]
 
@@ -190,13 +193,16 @@ class Engine(Protocol):
         """
 
     async def history(self, task_id: str) -> list[Event]:
-        """Every transition of a task, in order. A store that bounds histories may keep only the newest log."""
+        """Every transition of a task, in order.
+
+        A store that limits the size of histories may keep only the newest log.
+        """
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""
 
     async def now(self) -> float:
-        """The time by the store's clock, which stamps all instants."""
+        """The time by the store's clock, which sets all timestamps."""
 
     async def repair(self) -> int:
         """Repair indexes and remove what crashed processes left behind; returns the number of repairs.

@@ -18,7 +18,7 @@
     ├── Conflict          a compare-and-set write lost its race; reload and try again
     └── StorageError      the store could not be reached, is full, or denied access
         ├── Refused          the store rejects this, and repeating it does not help
-        │   ├── ObjectTooLarge   the store rejects an object because of its size; submit fewer tasks at once
+        │   ├── ObjectTooLarge   the store rejects an object because of its size; submit fewer tasks in one call
         │   ├── NewerFormat      a newer qo has written the store; this version must not use it
         │   ├── DamagedTask      a stored task cannot be read; the others can
         │   └── DamagedNote      a stored note cannot be read; the others can
@@ -140,7 +140,7 @@ class Refused(StorageError):
 
 
 class ObjectTooLarge(Refused):
-    """The store, or a proxy in front of it, rejects an object because of its size. Submit fewer tasks at once."""
+    """The store, or a proxy in front of it, rejects an object because of its size. Submit fewer tasks in one call."""
 
 
 class NewerFormat(Refused):
@@ -182,7 +182,7 @@ def is_size_refusal(error: BaseException) -> bool:
 class Retry(Exception):
     """Raised by a handler: retry the task after `after` seconds, or after its back-off."""
 
-    def __init__(self, reason: str = "the handler asked for a retry", *, after: float | None = None) -> None:
+    def __init__(self, reason: str = "the handler requested a retry", *, after: float | None = None) -> None:
         super().__init__(reason)
         self.after = after
 

@@ -1,4 +1,4 @@
-"""Why a task waits: one pure function over what the store knows, and the reads that it needs."""
+"""Why a task is waiting: a pure function, and the reads that it needs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -38,7 +38,7 @@ WaitKind = Literal[
 
 
 class WaitReason(Struct, frozen=True, kw_only=True):
-    """One reason why a task waits. `is_blocking`: it does not start before this changes."""
+    """One reason why a task is waiting. `is_blocking`: the task cannot start while the reason persists."""
 
     kind: WaitKind
     text: str
@@ -53,14 +53,14 @@ class TasksBefore(Struct, frozen=True, kw_only=True):
 
 
 class ParentsLeft(Struct, frozen=True, kw_only=True):
-    """The tasks that a task of a workflow waits for."""
+    """The tasks that a task of a workflow is waiting for."""
 
     number: int  # of all its parents
     left: tuple[str, ...]  # those that have not completed: type, id and status
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a task waits, the most important reason first."""
+    """Why a task is waiting, the most important reason first."""
 
     task_id: str
     status: Status
@@ -84,7 +84,7 @@ def explain(
     parents: ParentsLeft | None = None,
     dead_after: float = DEAD_AFTER,
 ) -> Explanation:
-    """Why a task waits at `now`. A task that does not wait has one reason that says so.
+    """Why a task is waiting at `now`. A task that is not waiting has a single reason that states this.
 
     `limits`: the fleet limits that keep it from starting, as text.
     """
@@ -110,32 +110,32 @@ def explain(
 
 def _not_waiting(task: Task) -> WaitReason:
     if task.status in FINISHED:
-        return WaitReason(kind="finished", text=f"it does not wait: it is {task.status}", is_blocking=False)
+        return WaitReason(kind="finished", text=f"not waiting: the task is {task.status}", is_blocking=False)
     if task.is_claimed_only:
         return WaitReason(
-            kind="running", text=f"worker {task.worker_id} has claimed it and starts it next", is_blocking=False
+            kind="running", text=f"worker {task.worker_id} has claimed it and will start it next", is_blocking=False
         )
-    return WaitReason(kind="running", text=f"it does not wait: worker {task.worker_id} runs it", is_blocking=False)
+    return WaitReason(kind="running", text=f"not waiting: worker {task.worker_id} is running it", is_blocking=False)
 
 
 def _due(task: Task, kind: PendingKind, now: float) -> list[WaitReason]:
     at = f"{iso(task.available_at)}, in {_duration(task.available_at - now)}"
     if kind is PendingKind.SCHEDULED:
-        return [WaitReason(kind="scheduled", text=f"it is due at {at}")]
+        return [WaitReason(kind="scheduled", text=f"due at {at}")]
     if kind is PendingKind.RETRYING:
         failed = f"attempt {task.attempt} failed"
-        return [WaitReason(kind="retrying", text=f"{failed}, and it waits for its retry at {at}")]
+        return [WaitReason(kind="retrying", text=f"{failed}; waiting for the retry at {at}")]
     return []
 
 
 def _blocked(parents: ParentsLeft | None) -> WaitReason:
     if parents is None:
-        return WaitReason(kind="blocked", text="it waits for other tasks of its workflow, whose graph cannot be read")
+        return WaitReason(kind="blocked", text="waiting for other tasks of its workflow, whose graph cannot be read")
     names = ", ".join(parents.left[:_MAX_PARENTS_NAMED])
     more = len(parents.left) - _MAX_PARENTS_NAMED
     of = f"{len(parents.left):,} of {plural(parents.number)}"
     rest = f", and {more:,} more" if more > 0 else ""
-    return WaitReason(kind="blocked", text=f"it waits for {of} of its workflow: {names}{rest}")
+    return WaitReason(kind="blocked", text=f"waiting for {of} of its workflow: {names}{rest}")
 
 
 def _paused(task: Task, controls: Controls) -> list[WaitReason]:
@@ -150,7 +150,7 @@ def _paused(task: Task, controls: Controls) -> list[WaitReason]:
 
 
 def _workers(task: Task, alive: Sequence[WorkerNote], taken: Sequence[tuple[str, str]]) -> list[WaitReason]:
-    """Which workers can take the task. Clients that call `dequeue` do not tell their capabilities and slots."""
+    """Which workers can take the task. Clients that call `dequeue` do not register capabilities or slots."""
     if any(queue in ("", task.queue) and type_ in ("", task.type) for queue, type_ in taken):
         return []
     if not alive:
@@ -188,11 +188,11 @@ def _position(before: TasksBefore | None, *, is_blocked: bool) -> list[WaitReaso
         return []
     if before.number:
         how = "" if before.is_exact else "at most "
-        text = f"{how}{plural(before.number)} of its queue {'goes' if before.number == 1 else 'go'} before it"
+        text = f"{how}{plural(before.number)} in its queue {'goes' if before.number == 1 else 'go'} before it"
     elif is_blocked:
         return []
     else:
-        text = "it is the next of its queue"
+        text = "it is next in its queue"
     return [WaitReason(kind="position", text=text, is_blocking=False)]
 
 
@@ -208,7 +208,7 @@ def _duration(seconds: float) -> str:
 
 
 async def explain_task(engine: Engine, task: Task, now: float, *, dead_after: float = DEAD_AFTER) -> Explanation:
-    """As `explain`, with what the store holds now. It reads at most `_MAX_COMPARED` tasks."""
+    """As `explain`, with the current content of the store. Reads at most `_MAX_COMPARED` tasks."""
     if task.status is not Status.PENDING:
         return explain(task, now, controls=Controls())
     kind = pending_kind(task, now)

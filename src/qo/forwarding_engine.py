@@ -1,7 +1,7 @@
 """An engine that passes every call on to another one: the base of engines that change only some calls."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from qo.engine import Engine, Snapshot
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task
@@ -13,8 +13,15 @@ class ForwardingEngine(Engine):
     A subclass that reads tasks from another place overrides `get` and `find` as well as their forms without values.
     """
 
+    _forwards_adds: ClassVar = True
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+
+    def __init_subclass__(cls) -> None:
+        # A subclass that changes `add` must change `add_directly` as well, or direct calls would bypass it.
+        is_add_left, is_other_left = cls.add is ForwardingEngine.add, cls.add_directly is ForwardingEngine.add_directly
+        cls._forwards_adds = is_add_left or not is_other_left
 
     @property
     def payload_limit(self) -> int:
@@ -35,16 +42,14 @@ class ForwardingEngine(Engine):
     @property
     def adds_directly(self) -> bool:
         """Only if the subclass leaves `add` as it is, or changes `add_directly` as well."""
-        own = type(self)
-        is_left = own.add is ForwardingEngine.add or own.add_directly is not ForwardingEngine.add_directly
-        return is_left and self.engine.adds_directly
+        return self._forwards_adds and self.engine.adds_directly
 
     @property
     def registers_consumers(self) -> bool:
         return self.engine.registers_consumers
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
-        return self.engine.add_directly(tasks) if self.adds_directly else super().add_directly(tasks)
+        return self.engine.add_directly(tasks) if self._forwards_adds else super().add_directly(tasks)
 
     async def open(self) -> None:
         await self.engine.open()

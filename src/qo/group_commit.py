@@ -1,6 +1,6 @@
 """Group commit for any engine: items that arrive while a batch is being written form the next batch.
 
-An idle group adds no delay: the first item is written at once.
+An idle group adds no delay: the first item is written immediately.
 """
 
 import asyncio

@@ -21,13 +21,13 @@ from qo.notes import DEAD_AFTER, Instant, WorkerNote, change, is_dead, make_type
 
 log = logging.getLogger("qo.client")
 
-NO_HANDLER = "no worker handles this type"  # shown for pending tasks that `unhandled_lanes` finds
+NO_HANDLER = "no running worker handles this type"  # shown for pending tasks that `unhandled_lanes` finds
 CONSUMERS = "consumers"  # the name of the note
 REGISTRATION_INTERVAL = 30.0  # seconds between two registrations of the same queue and type
-_MAX_LENGTH = 86_400.0  # seconds of one registration; later instants in the note come from a wrong clock
+_MAX_LENGTH = 86_400.0  # seconds of one registration; later times in the note come from a wrong clock
 _FINISH_TIMEOUT = 1.0  # seconds
 _MAX_CONSUMERS = 1000  # entries in the note
-_MAX_REMEMBERED = 10_000  # types and registrations that one client remembers
+_MAX_REMEMBERED = 10_000  # types and registrations that one client keeps
 
 Lanes = dict[tuple[str, str], int]  # number of tasks by queue and type
 
@@ -78,7 +78,7 @@ class ConsumerRegistration:
             self.make_known([type_])
 
     def make_known(self, types: Iterable[str]) -> None:
-        """Add types that this client has taken or asked for to the known types."""
+        """Add types that this client has taken or requested to the known types."""
         new = set(types) - self._known
         if not new or not self._engine.registers_consumers:
             return

@@ -26,7 +26,7 @@ EVENT_NAMES: tuple[str, ...] = (*get_args(TaskEventName), *get_args(WorkerEventN
 
 
 class TaskEvent(Struct, frozen=True, kw_only=True):
-    """What happened to a task. The store has it already, except `task_started`."""
+    """An event of a task. It is already stored, except for `task_started`."""
 
     name: TaskEventName
     task: Task  # as it was claimed: `attempt` is the number of this attempt
@@ -38,7 +38,7 @@ class TaskEvent(Struct, frozen=True, kw_only=True):
 
 
 class WorkerEvent(Struct, frozen=True, kw_only=True):
-    """What a worker does."""
+    """An event of a worker."""
 
     name: WorkerEventName
     worker_id: str
@@ -76,7 +76,7 @@ class Hooks:
 
     def set_lifespan(self, function: LifespanFunction) -> None:
         if self.lifespan is not None and self.lifespan is not function:
-            raise InvalidSetting(f"the lifespan is {_name(self.lifespan)} already; an app has one")
+            raise InvalidSetting(f"the lifespan is already {_name(self.lifespan)}; an app has one")
         if self.is_in_use:
             raise InvalidSetting(f"{_name(function)}: declare the lifespan before the worker starts")
         _check_arguments(function, ())

@@ -17,7 +17,7 @@ from msgspec import Struct
 from qo.clock import iso
 from qo.model import Task
 from qo.running_task import running
-from qo.terminal_text import clean, clean_lines, escape_json
+from qo.safe_text import clean, clean_lines, escape_json
 
 LEVELS = ("debug", "info", "warning", "error")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

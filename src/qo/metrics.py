@@ -183,7 +183,7 @@ class Measured(ForwardingEngine):
         return found
 
     def _remember(self, where: Filter, found: list[Task]) -> None:
-        """Remember a page that a monitor or worker read, because it may fail these tasks next."""
+        """Keep a page that a monitor or worker read, because it may fail these tasks next."""
         if where.expired_for is not None:
             self._expired = {task.id: task for task in found}
         elif where.statuses == (Status.PENDING,):

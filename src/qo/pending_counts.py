@@ -1,7 +1,7 @@
 """How many pending tasks are ready, scheduled, retrying and blocked.
 
-The counts of a store know only the status. Tasks that are due later are found by a search that reads the index of these
-tasks; the rest is ready. The search stops after `MAX_COUNTED` tasks.
+The counts of a store distinguish only statuses. Tasks that are due later are found by a search of their index; the rest
+are ready. The search stops after `MAX_COUNTED` tasks.
 """
 
 from collections import Counter
@@ -36,7 +36,10 @@ class PendingCounts(Struct, frozen=True, kw_only=True):
 
 
 async def count_pending(engine: Engine, counts: Counts, now: float, *, where: Filter = _LATER) -> PendingCounts:
-    """Tell the pending tasks in `counts` apart. `where` may narrow the search to the queues and types of `counts`."""
+    """Divide the pending tasks in `counts` by kind.
+
+    `where` may narrow the search to the queues and types of `counts`.
+    """
     pending: Counter[Lane] = Counter()
     for key, number in counts.items():
         if key.status is Status.PENDING and number > 0:

@@ -8,7 +8,7 @@ WHOLE = ""  # key of the bucket for all types together; no type has an empty nam
 
 
 class TokenBucket:
-    """Lets `rate` tasks per second start, and after a pause up to one second's worth at once."""
+    """Lets `rate` tasks per second start, and after a pause up to one second's worth at a time."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate

@@ -42,13 +42,13 @@ class RunningTask(Struct, frozen=True, kw_only=True):
     error: str | None  # of the last failed attempt
     failure_kind: FailureKind | None  # of `error`
     worker_id: str | None
-    created_at: float  # seconds since 1970, as all instants
+    created_at: float  # seconds since 1970, like all times
     available_at: float  # when this attempt became due
     started_at: float | None
-    run_at: float | None  # the instant for which the task was submitted; of a schedule, the fire time and its jitter
+    run_at: float | None  # the time for which the task was submitted; of a schedule, the fire time plus jitter
     idempotency_key: str | None
     trace_id: str | None
-    batch: str | None  # the group of tasks that it belongs to
+    batch: str | None  # the batch that it belongs to
 
     def progress(self, share: float, text: str | None = None) -> None:
         """Report how much is done, from 0 to 1, and what is being done.

@@ -18,9 +18,9 @@ from qo.buckets import open_bucket
 from qo.client import Client, Settings
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
+from qo.engines.commit_loop import FlushedDatabase
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT
 from qo.engines.layouts import open_database
-from qo.engines.write_behind import FlushedDatabase
 
 
 class PrefixedBucket:
@@ -55,8 +55,8 @@ class S3Store(Client):
     """A client of one object. A call that loses a race against another process raises `ConflictError`.
 
     `durable`: a call returns when the bucket has its changes, and reads see only what the bucket has. `local`: a call
-    returns at once and a flush follows; changes that were not flushed are lost if the process dies or another process
-    writes the object.
+    returns immediately and a flush follows; changes that were not flushed are lost if the process dies or another
+    process writes the object.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class S3Store(Client):
         least `interval` seconds apart (durable 0, local 1; infinite: only `flush()` flushes), unless `volume` calls are
         waiting. A request to a bucket that does not respond is retried for `retry_timeout` seconds.
 
-        Payloads and results above 256 KiB, up to `payload_limit` bytes, are stored in objects beside the database. In
+        Payloads and results above 256 KiB, up to `payload_limit` bytes, are stored in objects next to the database. In
         mode `local` a call with such a value waits until the bucket has the value.
         """
         if isinstance(bucket, str):

@@ -1,7 +1,7 @@
-"""Maintenance of a store: failure of expired leases, and retention of finished tasks.
+"""Maintenance of a store: expiry of leases, and retention of finished tasks.
 
-A lease ends at an instant of the store's clock. If that clock is set ahead, all leases seem to have expired although
-their workers live. If it is set back, the leases of dead workers last longer. LeaseExpiry corrects for both.
+A lease expires at a time by the store's clock. If that clock is set ahead, all leases seem to have expired although
+their workers are alive. If it is set back, the leases of dead workers last longer. LeaseExpiry corrects for both.
 """
 
 import logging
@@ -20,7 +20,7 @@ from qo.workflows import open_tokens
 
 log = logging.getLogger("qo.clock")
 _MIN_STEP = 1.0  # seconds; shorter steps are covered by the grace of leases
-_MAX_STEPS = 16  # steps that are remembered
+_MAX_STEPS = 16  # steps that are kept
 
 
 class _ClockReading(NamedTuple):
@@ -31,7 +31,7 @@ class _ClockReading(NamedTuple):
 
 
 class _Step(NamedTuple):
-    until: float  # instants of the store's clock up to this one were before the step
+    until: float  # times of the store's clock up to this one were before the step
     size: float  # seconds; negative: the clock was set back
 
 
@@ -52,7 +52,7 @@ class ClockSteps:
         if before is None:
             return 0.0
         if (least := self._last.low - before.high) >= _MIN_STEP:
-            # Use the largest possible step and the latest possible instant, so that no lease ends early.
+            # Use the largest possible step and the latest possible time, so that no lease expires early.
             return self._note(_Step(now - least, self._last.high - before.low))
         if before.low - self._last.high >= _MIN_STEP:
             size = self._last.high - before.low
@@ -61,7 +61,8 @@ class ClockSteps:
 
     def _note(self, step: _Step) -> float:
         if step.size < 0:
-            # The clock passes through the same instants again. Leases written at them from now on are after all steps.
+            # The clock passes through the same times again. Leases written at these times from now on are after all
+            # steps.
             self._steps = [each._replace(until=min(each.until, step.until)) for each in self._steps]
         self._steps = [*self._steps, step][-_MAX_STEPS:]
         direction = "ahead" if step.size > 0 else "back"
@@ -73,7 +74,7 @@ class ClockSteps:
         return inf if self._last is None else self._last.now + self._elapsed() - self._last.at
 
     def ahead_since(self, instant: float) -> float:
-        """Seconds by which steps have set the clock ahead since this instant of it; 0.0 if they set it back."""
+        """Seconds by which steps have set the clock ahead since it showed this time; 0.0 if they set it back."""
         return max(0.0, sum(step.size for step in self._steps if instant <= step.until))
 
 
@@ -88,8 +89,9 @@ def lease_length(task: Task) -> float:
 class LeaseExpiry:
     """Expires leases for one monitor or client. It keeps state to detect steps of the store's clock.
 
-    A step ahead ends no lease early, and a step back prolongs none beyond twice its length. `elapsed` is a monotonic
-    clock that stops while the machine sleeps, because its workers sleep too and then need time to renew their leases.
+    After a step ahead no lease expires early, and after a step back none lasts longer than twice its length. `elapsed`
+    is a monotonic clock that stops while the machine is suspended, because its workers are suspended too and then need
+    time to renew their leases.
     """
 
     def __init__(self, engine: Engine, transitions: Transitions, elapsed: Clock, *, checks_ahead: bool = False) -> None:
@@ -105,7 +107,7 @@ class LeaseExpiry:
             self._checks_ahead = True
 
     def ahead_since(self, instant: float) -> float:
-        """Seconds by which steps have set the store's clock ahead since this instant of it."""
+        """Seconds by which steps have set the store's clock ahead since it showed this time."""
         return self._steps.ahead_since(instant)
 
     async def expire(
@@ -157,7 +159,8 @@ class LeaseExpiry:
 
 FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept on stores with a default retention
 MAX_FINISHED = 1_000  # finished tasks kept on stores with a default retention
-_MIN_TRIM_AGE = 300.0  # seconds; younger finished tasks are kept whatever their number, so that results can be read
+# Seconds; younger finished tasks are kept regardless of their number, so that results can be read.
+_MIN_TRIM_AGE = 300.0
 _COUNTED = (Status.COMPLETED, Status.CANCELLED, Status.ARCHIVED)
 _PAGE_SIZE = 1_000  # tasks in one request
 
@@ -170,7 +173,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     finished: float | None = None  # archived after this, deleted after twice this; None: the store's default
     failed: float | None = None  # dead letters are deleted after this; None: like other finished tasks
-    window: float = WINDOW  # how long idempotency keys hold; shorter values than the default have no effect
+    window: float = WINDOW  # how long idempotency keys are kept; values shorter than the default have no effect
 
     def shortest(self, engine: Engine) -> float:
         """The shortest age at which a task may have to be archived or deleted; inf if tasks are kept forever."""
@@ -243,7 +246,7 @@ class _Tidying:
             self.deleted += sum(await self._engine.delete([task.id for task in tasks]))
 
     async def _is_needed(self, task: Task) -> bool:
-        """Whether the task belongs to a workflow in which other tasks have not ended."""
+        """Whether the task belongs to an unfinished workflow."""
         address = node_address(task.id)
         if address is None:
             return False

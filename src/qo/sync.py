@@ -52,7 +52,7 @@ class SyncTaskHandle(Generic[R]):
     ) -> None:
         self._background, self._decode = background, decode
         self.id = handle.id
-        self.new = handle.new  # False: a task with its id or idempotency key existed already
+        self.new = handle.new  # False: a task with its id or idempotency key already existed
 
     def status(self) -> Status:
         """The current status. Raises TaskNotFound if the task was deleted."""
@@ -76,7 +76,7 @@ class SyncTaskHandle(Generic[R]):
         await self._background.acall_client(lambda client: client.cancel(self.id))
 
     def run_now(self) -> None:
-        """Make the task due. Raises WrongStatus unless it is scheduled for later or waits for its retry."""
+        """Make the task due now. Raises WrongStatus unless it is scheduled for later or waits for a retry."""
         self._background.call_client(lambda client: client.run_now(self.id))
 
     async def arun_now(self) -> None:
@@ -97,7 +97,7 @@ class SyncTaskHandle(Generic[R]):
         await self._background.acall_client(lambda client: client.set_priority(self.id, priority))
 
     def explain(self) -> Explanation:
-        """Why the task waits."""
+        """Why the task is waiting."""
         return self._background.call_client(lambda client: client.explain(self.id))
 
     async def aexplain(self) -> Explanation:
@@ -240,8 +240,9 @@ class SyncClient:
     def enqueue(
         self, type: str, payload: object = None, *, connection: Any = None, **options: Unpack[TaskOptions]
     ) -> SyncTaskHandle[Any]:
-        """Submit one task; returns when the store has it."""
-        return self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
+        """Submit one task; returns when it is stored."""
+        new = self._client.new_task(type, encode_value(payload), **options)
+        return SyncTaskHandle(self._background, self._background.submit(new, connection=connection))
 
     def submit(self, new: NewTask, *, connection: Any = None) -> SyncTaskHandle[Any]:
         return SyncTaskHandle(self._background, self._background.submit(new, connection=connection))

@@ -1,18 +1,20 @@
 """Schedules for code without an event loop. Each method blocks, and has an async form with the prefix `a`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias, Unpack
+from typing import Any, Protocol, TypeAlias, Unpack, runtime_checkable
 
 from qo.background import BackgroundClient
 from qo.client import TaskOptions
-from qo.client.schedules import ScheduleOptions
-from qo.model import NewTask
+from qo.client.schedules import ScheduleOptions, check_kwargs
+from qo.errors import InvalidTask
+from qo.model import NewTask, show
 from qo.schedules.view import ScheduleInfo
 
 _Infos: TypeAlias = list[ScheduleInfo]  # inside the class, `list` is a method
 Describe: TypeAlias = Callable[[str, object, TaskOptions], NewTask]
 
 
+@runtime_checkable
 class Schedulable(Protocol):
     """A task function, or one with other options: `report.using(queue="slow")`."""
 
@@ -59,8 +61,13 @@ class SyncSchedules:
         self, task: str | NewTask | Schedulable, kwargs: Mapping[str, Any] | None, options: TaskOptions | None
     ) -> tuple[str | NewTask, dict[str, Any]]:
         if isinstance(task, NewTask):
-            return task, {}
+            return task, {"kwargs": kwargs, "options": options}  # the client refuses both
+        check_kwargs(kwargs)
         if not isinstance(task, str):
+            if not isinstance(task, Schedulable):
+                raise InvalidTask("task", f"{show(task)} is neither a task function nor the name of a type")
+            if options:
+                raise InvalidTask("options", "apply to a type; pass task=function.using(...) instead")
             return task.describe(**kwargs or {}), {}
         if self._describe is not None:
             return self._describe(task, dict(kwargs or {}), options or {}), {}

@@ -20,11 +20,12 @@ from qo.model import check_batch_id
 class Batch:
     """A group of tasks. Inside `with`, or `async with`, tasks that this code submits belong to it.
 
-    Other threads and processes submit with `using(batch=batch.id)`. A batch in a batch replaces it until it ends.
+    Other threads and processes submit with `using(batch=batch.id)`. A nested batch replaces the outer one until its
+    block ends.
     """
 
     def __init__(self, name: str, app: App | None = None, *, id: str | None = None) -> None:
-        """`app`: the store in which `progress` and `wait` look. `id`: of an existing batch."""
+        """`app` selects the store that `progress` and `wait` read. `id` is the id of an existing batch."""
         self.id = new_batch_id(name) if id is None else check_batch_id("batch", id)
         self.name, self._app = name, app
         self._tokens: list[Token[str | None]] = []

@@ -47,7 +47,7 @@ class TaskType(Generic[T]):
     def add(
         self, payload: T, *, max_attempts: int | None = None, run_after: datetime | float | str | None = None
     ) -> Self:
-        """Submit a task; returns when the store has it."""
+        """Submit a task; returns when it is stored."""
         data = encode_value(payload)
         decode_payload(data, self._payload)
         self._tq.submit(self.type, data, max_attempts=max_attempts, run_after=run_after)
@@ -80,7 +80,7 @@ class TaskType(Generic[T]):
         return self
 
     def set_timeout(self, seconds: float) -> Self:
-        """Set the timeout of one attempt in this process, whatever the task was submitted with."""
+        """Set the timeout of one attempt in this process, regardless of the timeout it was submitted with."""
         if not seconds > 0:
             raise InvalidSetting(f"set_timeout({seconds!r}): the timeout must be greater than 0")
         self._tq.configure(self.type, timeout=float(seconds), time_limit=float(seconds))

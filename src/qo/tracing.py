@@ -1,7 +1,7 @@
 """OpenTelemetry spans of submissions and runs, connected by the task's `trace_id`.
 
-This module never imports OpenTelemetry. It uses it only if the program has imported it, so that other programs pay for
-one lookup in a dict. A `trace_id` from the user is kept, and used as the trace if it is a valid one.
+This module never imports OpenTelemetry. It uses the library only if the program has imported it, so other programs pay
+only for a dict lookup. A `trace_id` from the user is kept, and used as the trace if it is a valid one.
 """
 
 import re
@@ -34,6 +34,11 @@ class Off:
 
 
 OFF = Off()
+
+
+def is_on() -> bool:
+    """Whether the program traces: otherwise all spans do nothing."""
+    return "opentelemetry.trace" in sys.modules and _api() is not None
 
 
 def submitting(tasks: Sequence[NewTask]) -> "Off | Traced":

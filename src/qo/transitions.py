@@ -27,7 +27,7 @@ from qo.stats.rows import Durations, Ending, RowKey, StatsRow
 
 log = logging.getLogger("qo.tasks")
 REASONS: Final = (FailureKind.ERROR, FailureKind.TIMEOUT, FailureKind.LOST, FailureKind.UNKNOWN_TYPE)
-_MAX_REMEMBERED = 10_000  # settlements, to recognise repeats
+_MAX_REMEMBERED = 10_000  # settlements, for recognising repeats
 _SECOND, _MINUTE = 1.0, 60.0
 
 Transition = Literal["queued", "started", "completed", "retried", "failed", "lost", "cancelled"]
@@ -60,7 +60,7 @@ class Transitions:
         self._seen: OrderedDict[tuple[str, str | None], None] = OrderedDict()
 
     def queued(self, tasks: Sequence[NewTask], answers: Sequence[Added]) -> None:
-        """Report submitted tasks; those that existed already are skipped."""
+        """Report submitted tasks; those that already existed are skipped."""
         if not self.logs_queued:
             return
         for task, added in zip(tasks, answers, strict=True):
@@ -196,7 +196,7 @@ def shown_duration(seconds: float) -> str:
 
 
 class _BatchCount:
-    """Collects the durations of one row: adding many at once is much cheaper than adding each."""
+    """Collects the durations of one row: adding many together is much cheaper than adding each."""
 
     __slots__ = ("completed", "failed", "now", "row", "runs", "waits")
 

@@ -121,7 +121,7 @@ ANSWERS: Final[dict[str, Any]] = {
     "notes": list[NoteRecord],
     "drop_note": None,
 }
-WRITES: Final = frozenset({"add", "claim", "apply", "delete", "write_note"})  # whose responses a server remembers
+WRITES: Final = frozenset({"add", "claim", "apply", "delete", "write_note"})  # calls whose responses a server caches
 
 # The errors that keep their class over HTTP. All others become a QoError.
 KINDS: Final[dict[str, type[QoError]]] = {

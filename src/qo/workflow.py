@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from qo.background import BackgroundClient
 from qo.client import Client, Settings, describe
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.client.workflows import SubmittedWorkflow
 from qo.errors import InvalidTask, InvalidWorkflow
 from qo.model import (
@@ -26,9 +26,8 @@ from qo.model import (
     group_by,
     show,
 )
-from qo.node_handle import NodeHandle
 from qo.tasks import Handler, Registry
-from qo.workflow_run import WorkflowRun
+from qo.workflow_run import NodeHandle, WorkflowRun
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -37,7 +36,7 @@ _REFUSED_OPTIONS = ("idempotency_key", "batch", "connection", "id", "unique")
 
 
 class WorkflowApp(Protocol):
-    """What this module needs of an app."""
+    """The part of an app that this module uses."""
 
     settings: Settings
     registry: Registry
@@ -89,7 +88,7 @@ class Signature(Generic[R]):
     ) -> PlannedTask:
         """The task and its node. Raises InvalidTask if an argument is open."""
         if (missing := self.open_argument) is not None:
-            raise InvalidTask("payload", f"{self.handler.type}() misses the argument {missing!r}")
+            raise InvalidTask("payload", f"{self.handler.type}() is missing the argument {missing!r}")
         bindings: list[Binding] = []
         arguments = {
             name: _without_handles(value, (name,), index_of, bindings) for name, value in self._arguments.items()
@@ -206,8 +205,8 @@ class Workflow:
     ) -> NodeHandle[R]:
         """Add a task. It waits for the tasks whose results are its arguments, and for those in `after`.
 
-        If one of them fails permanently, is cancelled or deleted, the task is cancelled (`cancel`), runs all the same
-        (`run`; a result that is missing is None), or waits until a replay of that task completes (`wait`).
+        If one of them fails permanently, is cancelled or deleted, the task is cancelled (`cancel`), runs anyway (`run`;
+        a missing result is None), or waits until a replay of that task completes (`wait`).
         """
         self._planned.append(check_signature(signature).plan(self._index, after, on_parent_failure))
         return NodeHandle(self, len(self._planned) - 1, signature.handler.type)
@@ -226,7 +225,7 @@ class Workflow:
         return tuple(self._planned)
 
     def submit(self, *, idempotency_key: str | None = None) -> WorkflowRun:
-        """Store all tasks; returns when the store has them.
+        """Store all tasks; returns when they are stored.
 
         With an idempotency key, a workflow of this name is submitted once. A repeat returns the existing one, and
         completes a submission that was interrupted.
@@ -271,7 +270,7 @@ def chain(*signatures: Signature[Any], name: str = "chain") -> Workflow:
 
 
 def group(signatures: Iterable[Signature[Any]], then: Signature[Any] | None = None, *, name: str = "group") -> Workflow:
-    """A workflow of tasks that run side by side, and of `then`, which waits for all of them.
+    """A workflow of tasks that run in parallel, and of `then`, which waits for all of them.
 
     The list of their results is the first argument of `then` that has no default and no value. If there is no such
     argument, it only waits.

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.errors import InvalidSetting, InvalidWorkflow
 from qo.model import NodeAddress, Task, node_address
-from qo.node_handle import NodeHandle
 from qo.running_task import running
 from qo.workflow import OnParentFailure, Signature, check_signature
+from qo.workflow_run import NodeHandle
 
 R = TypeVar("R")
 
@@ -31,7 +31,7 @@ class CurrentWorkflow:
         after: Iterable[NodeHandle[Any]] = (),
         on_parent_failure: OnParentFailure = "cancel",
     ) -> NodeHandle[R]:
-        """Add a task; returns when the store has it. `after` and arguments may be tasks that this attempt added."""
+        """Add a task; returns when it is stored. `after` and arguments may be tasks that this attempt added."""
         planned = self._plan(signature, after, on_parent_failure)
         (index,) = signature.background().call_client(self._store([planned]))
         return NodeHandle(self._address, index, signature.handler.type)
@@ -48,7 +48,7 @@ class CurrentWorkflow:
         return NodeHandle(self._address, index, signature.handler.type)
 
     def add_many(self, signatures: Iterable[Signature[R]]) -> list[NodeHandle[R]]:
-        """Add tasks that run side by side, with one write."""
+        """Add tasks that run in parallel, with one write."""
         members = list(signatures)
         if not members:
             return []

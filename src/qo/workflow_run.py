@@ -1,7 +1,7 @@
-"""The handle of a submitted workflow."""
+"""The handles of a workflow: of a submitted one, and of a task in one that is being built."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from qo.background import BackgroundClient
 from qo.client import Client
@@ -9,8 +9,21 @@ from qo.client.batches import BatchProgress
 from qo.client.workflow_view import WorkflowView
 from qo.codec import decode_value
 from qo.model import Task, WorkflowStatus
-from qo.node_handle import NodeHandle
 from qo.tasks import Registry
+
+R = TypeVar("R")
+
+
+class NodeHandle(Generic[R]):
+    """A task of a workflow. As an argument of another task it stands for its result."""
+
+    __slots__ = ("index", "type", "workflow")
+
+    def __init__(self, workflow: object, index: int, type: str) -> None:
+        self.workflow, self.index, self.type = workflow, index, type
+
+    def __repr__(self) -> str:
+        return f"<NodeHandle {self.index} {self.type}>"
 
 
 class WorkflowRun:
@@ -19,7 +32,7 @@ class WorkflowRun:
     def __init__(self, background: BackgroundClient, registry: Registry, id: str, *, new: bool = False) -> None:
         self._background, self._registry = background, registry
         self.id = id
-        self.new = new  # False: it existed already
+        self.new = new  # False: it already existed
 
     def view(self) -> WorkflowView:
         """The graph, with the current state of each task. Raises WorkflowNotFound."""
@@ -42,7 +55,7 @@ class WorkflowRun:
         return await self._background.acall_client(lambda client: client.workflows.progress(self.id))
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the tasks that no other task waits for. Returns the result of the only one, or a list of results.
+        """Wait for the tasks that no other task depends on. Returns the result of the only one, or a list of results.
 
         Raises TaskFailed if one of them did not complete, and ResultTimeout. Do not call it in a handler: the handler
         would occupy a slot that the tasks of the workflow need (docs/workflows.md).
@@ -62,14 +75,14 @@ class WorkflowRun:
         return decode_value(task.result) if handler is None else handler.decode_result(task.result)
 
     def cancel(self) -> int:
-        """Cancel all tasks that have not ended; returns their number. Raises WrongStatus if there are none."""
+        """Cancel all unfinished tasks; returns their number. Raises WrongStatus if there are none."""
         return self._background.call_client(lambda client: client.workflows.cancel(self.id))
 
     async def acancel(self) -> int:
         return await self._background.acall_client(lambda client: client.workflows.cancel(self.id))
 
     def replay(self, *start: NodeHandle[Any] | int | str) -> int:
-        """Run again the tasks that failed or were cancelled, or these tasks and everything that depends on them.
+        """Rerun the tasks that failed or were cancelled, or these tasks and everything that depends on them.
 
         A task is named by its handle, its index or its id. Returns the number of tasks.
         """

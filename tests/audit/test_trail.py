@@ -60,7 +60,7 @@ async def test_a_busy_token_does_not_push_out_what_others_did(engine: MemoryEngi
     assert len(kept) <= MAX_PER_DAY and page.dropped == len(rare) + len(busy) - len(kept)
 
 
-async def test_those_who_may_only_add_records_push_out_nothing_an_administrator_wrote(
+async def test_roles_that_may_only_add_records_displace_no_verified_record(
     engine: MemoryEngine, clock: ManualClock
 ) -> None:
     """They can invent actors and times, so fairness between actors does not hold them."""

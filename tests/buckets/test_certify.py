@@ -12,7 +12,7 @@ from qo.buckets.certify import certify
 from qo.buckets.folder.bucket import FolderBucket
 from qo.buckets.memory import MemoryBucket
 from qo.errors import Conflict, StorageError
-from qo.findings import Finding
+from qo.reports import Finding
 from qo.testing import ManualClock, S3Server
 from tests.servers.process import S3Place
 

@@ -265,7 +265,7 @@ def test_an_invalid_url_is_refused(url: str, problem: str, monkeypatch: pytest.M
         open_bucket(url)
 
 
-def test_the_error_for_missing_credentials_says_how_to_give_them(
+def test_the_error_for_missing_credentials_explains_how_to_set_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

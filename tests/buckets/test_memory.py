@@ -2,8 +2,7 @@ import pytest
 
 from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.s3_store import PrefixedBucket
 from qo.testing import BucketContract, Faults, FaultyBucket
 

@@ -230,7 +230,7 @@ class Guarded(MemoryBucket):
         ([OutcomeUnknown("lost"), Refused("no")], OutcomeUnknown),
     ],
 )
-def test_a_refusal_is_reported_at_once_unless_an_earlier_attempt_may_have_been_applied(
+def test_a_refusal_is_reported_immediately_unless_an_earlier_attempt_may_have_been_applied(
     errors: list[StorageError], told: type[StorageError]
 ) -> None:
     async def write() -> None:

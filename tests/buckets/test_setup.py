@@ -9,16 +9,16 @@ from click.testing import CliRunner
 
 from qo.audit import cli_user
 from qo.buckets.address import BucketAddress, parse_address
-from qo.buckets.policy import ROLES, Role, policy
+from qo.buckets.setup import ROLES, Role, policy
 from qo.cli import main
-from qo.cli.bucket_setup import command
+from qo.cli.store_setup import bucket_setup
 from qo.client import connect
 from qo.errors import InvalidSetting, StorageError
 from tests.servers.process import S3Place, s3_client
 
 
 def run(*arguments: str) -> Any:
-    answer = CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+    answer = CliRunner().invoke(bucket_setup, list(arguments), catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     return answer.stdout
 

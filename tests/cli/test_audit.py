@@ -47,7 +47,7 @@ def test_every_command_that_acts_is_in_the_trail(call: Qo) -> None:
     ]
     targets = [each["target"] for each in done]
     assert targets[1] == "status pending running, type add, older than 0 s"
-    assert targets[6:9] == ["queues mail, types crawl", "", "5 a second, type crawl"]
+    assert targets[6:9] == ["queues mail, types crawl", "", "5 per second, type crawl"]
     assert targets[9].startswith("ci (") and targets[10].startswith("ci (")
 
     assert [each["action"] for each in actions(call, "--task", one.upper())] == [
@@ -88,7 +88,7 @@ def test_an_action_whose_outcome_is_unknown_is_recorded_as_such(call: Qo, monkey
     assert "cancel?" in call("audit").stdout
 
 
-def test_a_trail_that_cannot_be_written_keeps_nobody_from_acting(
+def test_actions_succeed_if_the_trail_cannot_be_written(
     call: Qo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = call.submit()

@@ -7,15 +7,15 @@ def test_fleet_limits_are_set_shown_and_removed(call: Qo) -> None:
     call("submit", "--type", "crawl", "--input", "{}")
     assert "no limits across all workers" in call("limit").stdout
     assert (
-        "type crawl: at most 5 at once (set here), 1 task waiting"
+        "type crawl: at most 5 at a time (set here), 1 task waiting"
         in call("limit", "--type", "crawl", "--concurrency", "5").stdout
     )
     call("limit", "--queue", "mail", "--starts", "100", "--per", "60")
     call("limit", "--key", "customer_id=42", "--concurrency", "1", "--starts", "2")
     shown = call("limit").stdout
     assert "queue mail: at most 100 starts in 60 s (set here)" in shown
-    assert "key customer_id=42: at most 1 at once and 2 starts in 1 s (set here)" in shown
-    assert "type crawl: 5 at once across all workers" in call("resume").stdout
+    assert "key customer_id=42: at most 1 at a time and 2 starts in 1 s (set here)" in shown
+    assert "type crawl: at most 5 at a time across all workers" in call("resume").stdout
     limits = call.json("limit", "--type", "crawl", "--remove")
     assert [limit["scope"] for limit in limits] == ["queue:mail", "key:customer_id=42"]
 

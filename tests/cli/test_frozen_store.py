@@ -41,7 +41,7 @@ def stores(
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
-def test_a_worker_whose_store_is_frozen_ends_when_told_to(
+def test_a_worker_whose_store_is_frozen_exits_when_stopped(
     stores: dict[str, tuple[str, int]], processes: Processes, eventually: Any
 ) -> None:
     """All stores in one test, so that the waits overlap."""

@@ -14,7 +14,7 @@ __all__ = ["url"]  # a fixture
 TOGETHER = 4
 
 
-def test_check_says_that_there_is_something_to_do_and_migrate_does_it(call: Any, tmp_path: Path) -> None:
+def test_check_reports_a_pending_migration_and_migrate_runs_it(call: Any, tmp_path: Path) -> None:
     behind = call.json("migrate", "--check", code=1)
     assert (behind["current"], behind["version"]) == (False, 0)
     assert not (tmp_path / "qo.db").exists()  # looking makes nothing
@@ -80,7 +80,7 @@ def test_postgres_is_migrated_by_many_at_once(processes: Any, postgres: Postgres
     assert steps == list(range(1, max(steps) + 1))
 
 
-def test_a_postgres_that_is_behind_is_told_and_not_touched(call: Any, postgres: PostgresServer, url: str) -> None:
+def test_an_outdated_postgres_is_reported_and_not_changed(call: Any, postgres: PostgresServer, url: str) -> None:
     assert call.json("migrate", url, "--check", code=1)["version"] == 0
     with psycopg.connect(postgres.url()) as db:
         assert db.execute("SELECT FROM pg_namespace WHERE nspname = 'test'").fetchone() is None

@@ -28,7 +28,7 @@ def test_a_task_runs_now_or_at_another_time(call: Any) -> None:
     assert call.json("list", "--status", "scheduled")["tasks"] == []
     assert call.json("list", "--status", "ready")["tasks"][0]["id"] == task_id
     (refused,) = call.json("run-now", task_id, code=4)["refused"]
-    assert "is due already" in refused["error"]
+    assert "is already due" in refused["error"]
     assert call.json("reschedule", task_id, "--in", "2h")["done"] == 1
     assert call.json("stats")["pending_kinds"] == {"ready": 0, "scheduled": 1, "retrying": 0, "blocked": 0}
     call("reschedule", task_id, "--at", "2040-01-31T08:00:00Z")
@@ -91,7 +91,7 @@ def test_a_task_is_named_by_the_beginning_of_its_id(call: Any) -> None:
     assert "is the beginning of several ids: " in call.error("status", "abcd", code=2)["error"]
 
 
-def test_explain_says_why(call: Any) -> None:
+def test_explain_shows_why(call: Any) -> None:
     first = call.submit("t")
     call("pause", "--queue", "default")
     answer = call.json("explain", first)
@@ -101,7 +101,7 @@ def test_explain_says_why(call: Any) -> None:
     call("explain", "0f0190a4-0000-8000-8000-000000000000", code=3)
 
 
-def test_wait_tells_the_outcome_by_its_exit_code(call: Any) -> None:
+def test_wait_reports_the_outcome_by_its_exit_code(call: Any) -> None:
     good, bad = call.submit("add", "--input", '{"a": 1, "b": 2}'), call.submit("broken", "--max-retries", "0")
     assert "still pending" in call.error("wait", good, "--timeout", "10ms", code=1)["error"]
     work(call)

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from qo.cli.progress_bar import shown_progress
-from qo.progress import show
+from qo.cli.output import shown_progress
+from qo.reports import show
 
 
 class Terminal(io.StringIO):

@@ -18,7 +18,7 @@ from qo.clock import system_clock
 from qo.model import ANY, FailureKind, Status, after_error, complete
 from qo.model.life_cycle import NOW, sample
 from qo.notes import WORKERS, WorkerNote
-from qo.terminal_text import clean, clean_lines
+from qo.safe_text import clean, clean_lines
 from qo.testing.samples import claim_request
 
 HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
@@ -75,7 +75,7 @@ def test_an_unknown_task_is_exit_code_3(call: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [["status"], ["list"], ["history"], ["stats"], ["top", "--once"]])
-def test_what_a_task_says_is_never_obeyed_by_the_terminal(call: Any, command: list[str]) -> None:
+def test_text_from_a_task_cannot_control_the_terminal(call: Any, command: list[str]) -> None:
     task_id = call.submit("t", "--input", HOSTILE, "--trace-id", "[bold]trace[/bold]", "--max-retries", "0")
     asyncio.run(_fail(call.url, "[red]boom[/red] \x1b[31m\x07\u202e"))
     about = [task_id] if command[0] in ("status", "history") else []
@@ -93,7 +93,7 @@ async def _fail(url: str, error: str) -> None:
         await client.nack(task, error)
 
 
-def test_history_tells_every_transition(call: Any) -> None:
+def test_history_shows_every_transition(call: Any) -> None:
     task_id = call.submit("t")
     asyncio.run(_fail(call.url, "no luck"))
     call("cancel", task_id)
@@ -153,13 +153,13 @@ def test_pending_tasks_that_no_worker_handles_are_shown_where_people_look(call: 
 
     asyncio.run(register())
     assert call.json("stats")["unhandled"] == {"typo": 1}
-    assert "no worker handles this type: typo (1 task)" in call("stats").stdout
-    assert "no worker handles this type: typo (1 task)" in call("top", "--once").stdout
-    assert "no worker handles this type: typo (1 task)" in call("list").stdout
+    assert "no running worker handles this type: typo (1 task)" in call("stats").stdout
+    assert "no running worker handles this type: typo (1 task)" in call("top", "--once").stdout
+    assert "no running worker handles this type: typo (1 task)" in call("list").stdout
     assert "no worker handles" not in call("list", "--type", "mail").stdout
     listed = {task["id"]: task["unhandled"] for task in call.json("list")["tasks"]}
     assert listed == {typo: True, ended: False, mail: False}
-    assert "no worker handles this type" in call("status", typo).stdout
+    assert "no running worker handles this type" in call("status", typo).stdout
     assert call.json("status", typo)["unhandled"] is True and call.json("status", mail)["unhandled"] is False
 
 
@@ -180,7 +180,7 @@ def test_top_shows_one_frame(call: Any) -> None:
     assert "crawl" in shown and "no workers" in shown
 
 
-def test_doctor_tells_good_from_bad(call: Any, tmp_path: Path) -> None:
+def test_doctor_distinguishes_good_stores_from_bad_ones(call: Any, tmp_path: Path) -> None:
     call.submit("t")
     assert call.json("doctor")["ok"] is True
     (tmp_path / "foreign.db").write_text("x" * 200)
@@ -213,7 +213,7 @@ def test_the_shell_completes_commands() -> None:
     assert CliRunner().invoke(main, [], env=asked, prog_name="qo").stdout.split() == ["plain,status", "plain,stats"]
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_shown() -> None:
     assert qo.__version__ in CliRunner().invoke(main, ["--version"]).output
 
 
@@ -266,7 +266,8 @@ def test_stats_since_tell_what_was_done(call: Any) -> None:
     told = json.loads(call("stats", "--since", "1h", "--json").stdout)
     assert (told["completed"], told["failed"], told["dead_lettered"], told["retried"], told["lost"]) == (2, 1, 1, 0, 0)
     assert told["by_type"]["mail"]["run"]["number"] == 3 and told["by_type"]["mail"]["wait"]["p95"] >= 0
-    assert "mail" in call("stats", "--since", "3d").stdout
+    assert "mail" in call("stats", "--since", "7d").stdout
+    assert "'--since': statistics are kept for 7d" in call("stats", "--since", "8d", code=2).stderr
 
 
 def test_logs_shows_the_lines_of_each_attempt(call: Any) -> None:
@@ -290,7 +291,7 @@ async def _run_with_log(url: str, task_id: str) -> None:
         assert await client.engine.apply([complete(task, log=log)]) == [True]
 
 
-def test_logs_says_that_an_attempt_is_retried(call: Any) -> None:
+def test_logs_shows_that_an_attempt_is_retried(call: Any) -> None:
     task_id = call.submit()
 
     async def fail() -> None:

@@ -17,7 +17,7 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(call: Qo) -> N
     assert "paused" in listed and "every 5 m" in listed and "in " in listed
     task_id = call.json("schedules", "run", "acme")["task_id"]
     assert call.json("status", task_id)["payload"] == {"customer": "acme"}
-    assert "by hand" in call("schedules", "show", "acme").stdout
+    assert "manual run" in call("schedules", "show", "acme").stdout
     assert call.json("schedules", "resume", "acme")["status"] == "active"
     assert "removed acme" in call("schedules", "remove", "acme").stdout
     assert [each["name"] for each in call.json("schedules")] == ["report"]

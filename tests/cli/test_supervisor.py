@@ -44,7 +44,7 @@ def test_handlers_that_hold_the_interpreter_or_cancel_the_work_of_their_worker_a
     eventually(lambda: call.json("status", holder)["status"] == "failed")
     task = call.json("status", holder)
     assert (task["failures"], task["attempt"]) == (2, 2)  # the second time in a process of its own
-    assert "did not answer" in processes.log(worker)
+    assert "did not respond" in processes.log(worker)
     canceller = call.submit("cancel_worker", "--max-retries", "1")
     eventually(lambda: call.json("status", canceller)["status"] == "failed")
     task = call.json("status", canceller)
@@ -68,7 +68,7 @@ finally:
 """
 
 
-def test_a_worker_that_is_told_to_end_while_its_program_is_imported_ends_at_once(
+def test_a_worker_that_is_stopped_while_its_program_is_imported_exits_immediately(
     processes: Any, eventually: Any
 ) -> None:
     """The import is left in an orderly way, and not cut off when the time to end is over."""

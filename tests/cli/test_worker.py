@@ -1,4 +1,4 @@
-"""Real worker processes: signals, exit codes, fleets."""
+"""Real worker processes: signals, exit codes, supervisors."""
 
 import asyncio
 import json
@@ -89,7 +89,7 @@ for target, options in [*((name, {}) for name in sys.argv[1:]), ("jobs", {"shard
 """
 
 
-def test_a_wrong_target_or_option_is_told_in_one_sentence(processes: Any) -> None:
+def test_a_wrong_target_or_option_is_reported_in_one_sentence(processes: Any) -> None:
     """One process loads all of them, with the function that a worker calls."""
     (processes.folder / "crash.py").write_text("1 / 0")
     (processes.folder / "imports.py").write_text("import not_installed")
@@ -177,7 +177,7 @@ def test_an_id_that_is_no_name_is_refused(call: Any) -> None:
     assert call.error("worker", "jobs", "--id", "../x", code=2)["field"] == "id"
 
 
-# --- fleets
+# --- supervisors
 
 
 def test_a_killed_child_is_replaced_and_its_task_runs_again(call: Any, processes: Any, eventually: Any) -> None:

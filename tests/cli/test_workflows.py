@@ -1,11 +1,17 @@
 """`qo workflow`: list, show, cancel and replay."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 import qo
 from qo.client import connect
-from qo.model import WorkflowGraph
+from qo.client.client import PAGE_SIZE
+from qo.engines.sqlite import SqliteEngine
+from qo.errors import StorageError
+from qo.model import Change, WorkflowGraph
 from qo.testing.workflow_histories import planned
 
 
@@ -37,7 +43,7 @@ def test_a_workflow_is_drawn_with_the_state_of_each_task(call: Any) -> None:
     ]
     document = call.json("workflow", "show", graph.id)
     assert [node["parents"] for node in document["nodes"]] == [[], [0], [0, 1]]
-    assert "it waits for 1 of 1 task of its workflow" in call("explain", graph.task_id(1)).output
+    assert "waiting for 1 of 1 task of its workflow" in call("explain", graph.task_id(1)).output
 
 
 def test_a_workflow_is_listed_cancelled_and_replayed(call: Any) -> None:
@@ -52,6 +58,32 @@ def test_a_workflow_is_listed_cancelled_and_replayed(call: Any) -> None:
     work(call, fail_first)
     assert "failed" in call("workflow", "show", graph.id).output
     assert call.json("workflow", "replay", graph.id, "--from", "0")["replayed"] == 3
+    recorded = [(each["action"], each["target"], each["number"]) for each in call.json("audit")["records"]]
+    replayed = ("workflow.replay", f"workflow {graph.id}", 3)
+    assert recorded == [replayed, replayed, ("workflow.cancel", f"workflow {graph.id}", 3)]
+
+
+def test_what_was_cancelled_is_recorded_although_the_store_goes_away(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def submit_many(url: str) -> WorkflowGraph:
+        async with connect(url) as client:
+            return (await client.workflows.submit("import", [planned() for _ in range(PAGE_SIZE + 1)])).graph
+
+    graph = work(call, submit_many)
+    first, apply = graph.task_id(0), SqliteEngine.apply
+
+    async def go_away(engine: SqliteEngine, changes: Sequence[Change]) -> list[bool]:
+        if any(change.id == first for change in changes):  # it is cancelled last
+            raise StorageError("away")
+        return await apply(engine, changes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteEngine, "apply", go_away)
+        call("workflow", "cancel", graph.id, code=5)
+    (record,) = call.json("audit")["records"]
+    assert (record["action"], record["number"]) == ("workflow.cancel", PAGE_SIZE)
+    assert call.json("workflow", "cancel", graph.id)["cancelled"] == 1
 
 
 def test_mistakes_have_their_exit_codes(call: Any) -> None:

@@ -151,7 +151,7 @@ def test_a_failed_task_raises_where_its_result_is_awaited(app: App) -> None:
 # --- options
 
 
-def test_what_the_decorator_says_reaches_the_task(app: App) -> None:
+def test_options_of_the_decorator_reach_the_task(app: App) -> None:
     policy = RetryPolicy(initial=9)
 
     @app.task(name="mail.send", queue="mail", priority="high", needs={"gpu", "arm"}, timeout=5, max_retries=7,

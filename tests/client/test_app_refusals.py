@@ -1,6 +1,6 @@
 """What an app refuses, where it is written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -44,6 +44,21 @@ def test_arguments_the_function_does_not_take_are_refused_by_name(
         enqueue(*args, **kwargs)
     assert says in str(caught.value)
     assert app.tasks() == []
+
+
+@pytest.mark.parametrize("type", ["send", "undeclared"])
+async def test_an_argument_of_a_task_among_the_options_of_enqueue_is_refused(app: App, type: str) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    enqueue: Callable[..., object] = app.enqueue
+    with pytest.raises(InvalidTask, match=r"there is no option 'to'; .*\. Pass the arguments of the task as a dict"):
+        enqueue(type, to="ada@example.com")
+    assert app.tasks() == []
+    async with qo.connect("memory://") as client:
+        submit: Callable[..., Awaitable[object]] = client.enqueue
+        with pytest.raises(InvalidTask, match="there is no option 'prioritty'; did you mean 'priority'"):
+            await submit(type, {}, prioritty="high")
 
 
 def test_an_option_that_does_not_exist_is_refused_with_the_one_that_may_be_meant(app: App) -> None:

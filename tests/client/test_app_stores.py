@@ -122,7 +122,7 @@ def add(a: int, b: int) -> int:
 """
 
 
-def test_a_program_that_submits_and_ends_says_nothing_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_program_that_submits_and_exits_logs_nothing_and_loses_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'other.db'}"
     run_script(PROGRAM + "add.enqueue(1, 2)\n", tmp_path, QO_URL=url)
     assert not (tmp_path / "qo.db").exists()

@@ -5,10 +5,8 @@ from collections import Counter
 
 import pytest
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
-from qo.client.batch_reader import BatchReader
-from qo.client.batches import list_batches
+from qo.buckets.memory import CountingBucket, MemoryBucket
+from qo.client.batches import BatchReader, list_batches
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.errors import StorageError
 from qo.model import Filter, cancel

@@ -90,7 +90,7 @@ async def test_many_new_types_one_after_another_cost_few_counts() -> None:
         await client.enqueue("t1000")
 
 
-async def test_a_thousand_types_are_enough_unless_someone_says_otherwise(client: Client) -> None:
+async def test_the_default_limit_is_a_thousand_types(client: Client) -> None:
     with pytest.raises(InvalidTask, match=r"^type: .* would exceed the limit of 1,000"):
         await client.submit_many([client.new_task(f"t{n}", b"{}") for n in range(1001)])
     assert not await client.engine.count()
@@ -144,7 +144,7 @@ class Contended(MemoryEngine):
         return await super().write_note(name, data, expected=expected)
 
 
-async def test_a_note_nobody_can_ever_write_is_an_error_and_not_an_endless_loop(clock: ManualClock) -> None:
+async def test_a_note_that_can_never_be_written_is_an_error_and_not_an_endless_loop(clock: ManualClock) -> None:
     with pytest.raises(StorageError, match="'control' is being changed by other processes"):
         await Client(Contended(clock)).controls.pause()
 

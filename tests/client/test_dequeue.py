@@ -40,7 +40,7 @@ async def test_dequeue_leases_what_comes_first(client: Client, clock: ManualCloc
     assert (task.id, task.status, task.attempt, task.lease_expires_at) == (urgent.id, Status.RUNNING, 1, clock.now + 60)
 
 
-async def test_dequeue_takes_only_what_was_asked_for(client: Client) -> None:
+async def test_dequeue_takes_only_what_was_requested(client: Client) -> None:
     await client.enqueue("a", queue="x")
     await client.enqueue("b", queue="y")
     await client.enqueue("b", queue="y", needs=["gpu"])
@@ -101,7 +101,7 @@ async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_leas
     assert (await stored(client, task.id)).result == b'{"n":1}'
 
 
-async def test_a_failed_task_comes_back_after_its_back_off_or_the_delay_asked_for(
+async def test_a_failed_task_is_retried_after_its_back_off_or_the_requested_delay(
     client: Client, clock: ManualClock
 ) -> None:
     await client.enqueue("t", max_retries=1)
@@ -182,7 +182,7 @@ async def test_a_cancelled_task_is_lost_to_its_worker(client: Client) -> None:
     assert (await stored(client, task.id)).status is Status.CANCELLED
 
 
-async def test_a_task_nobody_holds_cannot_be_settled(client: Client) -> None:
+async def test_a_task_without_a_lease_cannot_be_settled(client: Client) -> None:
     task = await stored(client, (await client.enqueue("t")).id)
     for settle in (client.ack, client.nack, client.release, client.heartbeat):
         with pytest.raises(LeaseLost):
@@ -231,7 +231,7 @@ async def test_waiting_for_a_task_ends_when_one_comes(client: Client) -> None:
     assert task.id == submitted.id
 
 
-async def test_waiting_in_vain_ends_with_nothing(client: Client) -> None:
+async def test_waiting_without_a_task_times_out_with_nothing(client: Client) -> None:
     assert await client.dequeue(wait=0.01) == []
 
 

@@ -106,7 +106,7 @@ if not child:
 """
 
 
-def test_a_forked_child_opens_a_store_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_opens_its_own_store(tmp_path: Path) -> None:
     assert run_script(FORKING, tmp_path, QO_URL=f"sqlite:///{tmp_path / 'qo.db'}").split() == ["6"]
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from qo.model import ERROR_LIMIT, LOG_LIMIT, Filter, NewTask, Status, amend, com
 from qo.schedules.document import document_of
 from qo.tasks import HandlerOptions, Registry, make_handler
 from qo.testing import EngineContract, ManualClock
-from qo.testing.engine_schedules import scheduler
+from qo.testing.engine_notes import scheduler
 from qo.worker import Worker, WorkerSettings
 from tests.web.serving import served
 
@@ -191,7 +192,7 @@ async def test_the_log_of_an_attempt_is_encrypted_too() -> None:
         lines = "".join(f"line {number} {SECRET}\n" for number in range(1000))
         assert await client.engine.apply([complete(task, log=lines)]) == [True]
         (kept,) = [event.log for event in await client.history(handle.id) if event.log is not None]
-        assert kept.startswith("line ") and kept.endswith(f"line 999 {SECRET}\n")
+        assert "earlier lines not kept" in kept.split("\n")[0] and kept.endswith(f"line 999 {SECRET}\n")
         (stored,) = [event.log for event in await inner.history(handle.id) if event.log is not None]
         assert SECRET not in stored and len(stored) <= LOG_LIMIT
 
@@ -204,7 +205,21 @@ async def test_a_sealed_log_is_not_sealed_again_by_a_server() -> None:
         (task,) = await client.dequeue("t")
         assert await client.engine.apply([complete(task, log="a line of the log\n" * 800)]) == [True]
         (kept,) = [event.log for event in await client.history(handle.id) if event.log is not None]
-        assert kept.startswith("a line of") and kept.endswith("of the log\n")
+        assert kept.count("earlier lines not kept") == 1 and kept.endswith("of the log\n")
+
+
+@pytest.mark.parametrize("earlier", ["", "(1 earlier line not kept)\n", "(1,234 earlier lines not kept)\n"])
+async def test_the_number_of_dropped_lines_of_an_encrypted_log_is_right(earlier: str) -> None:
+    async with Client(Encrypted([KEY]).wrap(open_engine("memory://"))) as client:
+        handle = await client.enqueue("t")
+        (task,) = await client.dequeue("t")
+        lines = [f"{number:03} {'é' * 48}" for number in range(150)]  # 15 kB, which a plain store keeps
+        assert await client.engine.apply([complete(task, log=earlier + "\n".join(lines))]) == [True]
+        (log,) = [event.log for event in await client.history(handle.id) if event.log is not None]
+        notice, *kept = log.split("\n")
+        before = int(earlier.split(" ", maxsplit=1)[0][1:].replace(",", "")) if earlier else 0
+        assert notice == f"({before + 150 - len(kept):,} earlier lines not kept)"
+        assert 100 < len(kept) < 150 and kept == lines[-len(kept) :]
 
 
 async def test_the_payload_of_a_missing_task_is_not_sent() -> None:
@@ -274,3 +289,10 @@ async def test_the_arguments_of_a_schedule_are_sealed_and_only_a_scheduler_with_
     assert len(sealed) == 2 and by_hand in {task.id for task in sealed}
     assert all(task.payload.startswith(SEALED) for task in sealed)
     assert [qo.decode(task.payload) for task in opened] == [{"card": SECRET}] * 2
+
+
+def test_something_else_than_keys_is_refused_as_a_codec() -> None:
+    wrong: Any = "secret"
+    for make in (qo.App, qo.connect, qo.sync.connect):
+        with pytest.raises(qo.InvalidSetting, match=r"codec: 'secret' is not a qo\.Encrypted"):
+            make("memory://", codec=wrong)

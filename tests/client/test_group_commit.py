@@ -35,7 +35,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_first_item_is_written_at_once_and_alone() -> None:
+async def test_the_first_item_is_written_immediately_and_alone() -> None:
     store = Store()
     group = GroupCommit(store.write)
     commits = asyncio.create_task(group.commit(Item("a")))

@@ -63,7 +63,7 @@ async def test_a_heartbeat_manager_keeps_the_lease_alive(clock: ManualClock) -> 
     await client.ack(task)
 
 
-async def test_a_heartbeat_manager_tells_when_the_lease_is_lost(clock: ManualClock) -> None:
+async def test_a_heartbeat_manager_reports_a_lost_lease(clock: ManualClock) -> None:
     engine, client, task = await beating(clock)
     async with HeartbeatManager(client, task.id, interval=0.001) as heart:
         await client.cancel(task.id)

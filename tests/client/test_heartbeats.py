@@ -75,7 +75,7 @@ def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest
 
 @pytest.mark.parametrize("by_id", [True, False])
 @pytest.mark.parametrize("lease", [45.0, 300.0, 4000.0])
-def test_a_beat_renews_for_as_long_as_was_asked_for(lease: float, by_id: bool) -> None:
+def test_a_heartbeat_renews_by_the_requested_length(lease: float, by_id: bool) -> None:
     async def beating() -> None:
         clock = ManualClock()
         async with Client(MemoryEngine(clock), clock=clock) as client:
@@ -130,7 +130,7 @@ async def test_errors_name_the_task_and_their_cause() -> None:
         assert lost.value.cause is None
 
 
-def test_a_storage_error_tells_its_cause() -> None:
+def test_a_storage_error_has_its_cause() -> None:
     broken = OSError("disk on fire")
     with pytest.raises(qo.QoError) as caught:
         raise qo.StorageError("the store is unreachable") from broken

@@ -66,7 +66,7 @@ async def test_pages_are_newest_first(client: Client, clock: ManualClock) -> Non
     assert await client.list(Filter(types=("x",))) == []
 
 
-async def test_a_cursor_nobody_gave_is_refused(client: Client) -> None:
+async def test_an_invalid_cursor_is_refused(client: Client) -> None:
     await client.enqueue("t")
     with pytest.raises(InvalidSetting, match="not a position in a listing"):
         await client.list(after="yesterday")
@@ -80,7 +80,7 @@ async def test_all_goes_through_every_page(client: Client) -> None:
     assert [task async for task in client.all(Filter(queues=("x",)))] == []
 
 
-async def test_the_history_tells_every_step(client: Client, clock: ManualClock) -> None:
+async def test_the_history_shows_every_step(client: Client, clock: ManualClock) -> None:
     task_id = await failed(client)
     clock.advance(1)
     await client.replay(task_id)
@@ -128,7 +128,7 @@ async def test_a_task_is_cancelled_replayed_archived_and_deleted(client: Client)
         assert await status(client, task_id) == becomes
 
 
-async def test_a_hand_on_the_wrong_status_is_told_which_would_do(client: Client) -> None:
+async def test_an_action_on_the_wrong_status_lists_the_allowed_ones(client: Client) -> None:
     done = await finished(client)
     waiting = (await client.enqueue("t")).id
     for steer, task_id, says in (
@@ -146,7 +146,7 @@ async def test_a_hand_on_the_wrong_status_is_told_which_would_do(client: Client)
             await steer(task_id)
 
 
-async def test_a_hand_on_an_unknown_task_is_told_so(client: Client) -> None:
+async def test_an_action_on_an_unknown_task_is_an_error(client: Client) -> None:
     for steer in (client.cancel, client.replay, client.archive, client.delete, client.result):
         with pytest.raises(TaskNotFound, match=f"^there is no task {NOBODY}$"):
             await steer(NOBODY)
@@ -187,7 +187,7 @@ async def test_an_archived_task_still_has_its_result(client: Client) -> None:
     assert await client.result(task_id) == "r"
 
 
-async def test_waiting_for_a_task_that_failed_tells_why(client: Client) -> None:
+async def test_waiting_for_a_task_that_failed_raises_the_reason(client: Client) -> None:
     task_id = await failed(client)
     with pytest.raises(TaskFailed, match=f"^task {task_id} is failed: boom$"):
         await client.result(task_id)
@@ -196,7 +196,7 @@ async def test_waiting_for_a_task_that_failed_tells_why(client: Client) -> None:
         await client.result(task_id)
 
 
-async def test_waiting_for_a_task_that_was_cancelled_tells_so(client: Client) -> None:
+async def test_waiting_for_a_cancelled_task_raises(client: Client) -> None:
     task_id = (await client.enqueue("t")).id
     await client.cancel(task_id)
     with pytest.raises(TaskFailed, match="is cancelled: it has no result"):

@@ -68,7 +68,7 @@ async def test_a_busy_queue_is_looked_at_too(clock: ManualClock) -> None:
         assert task is not None and task.status is Status.PENDING
 
 
-async def test_a_look_is_not_repeated_within_the_interval(clock: ManualClock) -> None:
+async def test_a_check_is_not_repeated_within_the_interval(clock: ManualClock) -> None:
     async with Client(MemoryEngine(clock), Settings(recovery_interval=1e9), clock=clock) as client:
         await client.enqueue("t")
         await client.dequeue()  # the first look
@@ -77,7 +77,7 @@ async def test_a_look_is_not_repeated_within_the_interval(clock: ManualClock) ->
         assert (await client.stats())["running"] == 1
 
 
-async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None:
+async def test_a_waiting_consumer_recovers_expired_tasks(clock: ManualClock) -> None:
     async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as client:
         await client.enqueue("t", max_retries=1, retry=qo.RetryPolicy(initial=0.001, jitter=0.0))
         await client.dequeue()
@@ -124,7 +124,7 @@ class Unlisted(MemoryEngine):
         raise qo.StorageError(f"no listing of {limit} {where} {after} {created_before}")
 
 
-async def test_a_look_that_fails_does_not_fail_the_claim() -> None:
+async def test_a_failed_check_does_not_fail_the_claim() -> None:
     async with Client(Unlisted(), ALWAYS) as client:
         await client.enqueue("t")
         assert len(await client.dequeue("t")) == 1

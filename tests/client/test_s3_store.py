@@ -139,7 +139,7 @@ async def test_what_is_not_a_queue_is_refused_at_the_door() -> None:
 
 
 @pytest.mark.parametrize("mode", ["durable", "local"])
-def test_what_goes_on_in_the_background_ends_with_the_object(mode: str) -> None:
+def test_background_work_ends_with_the_object(mode: str) -> None:
     async def dropped() -> None:
         kept = MemoryBucket()
         store = await qo.S3Store.create(kept, mode=mode, interval=INF)  # type: ignore[arg-type]

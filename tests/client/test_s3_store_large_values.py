@@ -7,7 +7,7 @@ import pytest
 import qo
 from qo.buckets.memory import MemoryBucket
 from qo.engines.large_values import MIN_ORPHAN_AGE
-from qo.engines.sqlite_object.owner import term_of
+from qo.engines.sqlite_object.stored_image import term_of
 from qo.testing import ManualClock
 from tests.engines.fast_time import pass_time, run
 

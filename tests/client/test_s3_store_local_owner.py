@@ -13,7 +13,7 @@ import pytest
 import qo
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.engines.sqlite_object.owner import NOTE, Owner, term_of
+from qo.engines.sqlite_object.stored_image import NOTE, Owner, term_of
 from qo.testing import ManualClock
 from tests.engines.gated_bucket import GatedBucket
 
@@ -54,7 +54,7 @@ async def test_another_writer_is_refused_and_a_reader_is_not(bucket: MemoryBucke
     assert store.lost == 0
 
 
-async def test_a_store_that_is_closed_makes_room_at_once(bucket: MemoryBucket, clock: ManualClock) -> None:
+async def test_a_closed_store_gives_up_ownership_immediately(bucket: MemoryBucket, clock: ManualClock) -> None:
     for n in range(3):
         store = await local(bucket, clock)
         await store.enqueue("t")
@@ -94,7 +94,9 @@ async def test_a_bucket_that_is_away_does_not_hold_up_a_local_call(bucket: Memor
     assert store.lost == 0
 
 
-async def test_a_store_whose_process_has_ended_makes_room_at_once(bucket: MemoryBucket, clock: ManualClock) -> None:
+async def test_a_store_whose_process_has_exited_gives_up_ownership_immediately(
+    bucket: MemoryBucket, clock: ManualClock
+) -> None:
     async with await qo.S3Store.create(bucket, clock=clock) as first:
         await first.enqueue("t")
     store = await local(bucket, clock)

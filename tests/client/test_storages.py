@@ -154,7 +154,7 @@ class Bare(PlainStorage):
         (Bare(), "must return the content and its version"),
     ],
 )
-async def test_a_storage_that_does_not_keep_to_the_interface_is_told_so(storage: Any, says: str) -> None:
+async def test_a_storage_that_violates_the_interface_gets_a_clear_error(storage: Any, says: str) -> None:
     with pytest.raises(qo.StorageError, match=says):
         async with asyncio.timeout(30), qo.connect(storage) as client:
             await client.enqueue("t")
@@ -260,6 +260,6 @@ async def test_a_google_bucket_that_does_not_exist_is_named() -> None:
                 await client.enqueue("t")
 
 
-def test_a_google_client_that_is_not_installed_is_asked_for() -> None:
+def test_a_missing_google_client_is_reported() -> None:
     with pytest.raises(qo.InvalidSetting, match="pip install google-cloud-storage"):
         qo.GCSStorage("my-bucket", "jobs.json")

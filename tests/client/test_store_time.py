@@ -5,7 +5,7 @@ from qo.store_time import StoreTime
 from qo.testing import ManualClock
 
 
-async def test_a_machine_whose_clock_is_set_goes_on_by_the_stores() -> None:
+async def test_a_machine_whose_clock_is_set_uses_the_stores_clock() -> None:
     store, wall, elapsed = ManualClock(1000.0), ManualClock(1300.0), ManualClock(50.0)
     clocks = store, wall, elapsed
     time = StoreTime(MemoryEngine(store), wall, elapsed)
@@ -20,7 +20,7 @@ async def test_a_machine_whose_clock_is_set_goes_on_by_the_stores() -> None:
     assert time() == 1010.0
 
 
-async def test_a_machine_that_was_stopped_looks_again() -> None:
+async def test_a_machine_that_was_suspended_checks_again() -> None:
     """A virtual machine whose clocks stood still, until its own was set."""
     store, wall, elapsed = ManualClock(1000.0), ManualClock(1000.0), ManualClock(50.0)
     time = StoreTime(MemoryEngine(store), wall, elapsed)

@@ -23,7 +23,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "qo-sync"]
 
 
-def test_plain_code_submits_works_and_looks(url: str) -> None:
+def test_plain_code_submits_runs_and_reads_tasks(url: str) -> None:
     with sync.connect(url) as client:
         submitted = client.enqueue("t", {"n": 1})
         (task,) = client.dequeue("t")
@@ -122,7 +122,7 @@ def test_waiting_for_oneself_is_refused_instead_of_hanging() -> None:
     thread.stop()
 
 
-def test_a_forked_child_starts_a_loop_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_starts_its_own_loop(tmp_path: Path) -> None:
     said = run_script(
         """
         import os

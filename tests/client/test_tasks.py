@@ -44,6 +44,19 @@ def test_arguments_travel_by_name_and_come_back_with_their_types() -> None:
     assert called(send, to=Address("Main"), at=at, tags=[], mode="slow")["mode"] == "slow"
 
 
+def test_a_call_with_all_arguments_is_checked_like_any_other() -> None:
+    def send(to: str, copies: int) -> None: ...
+
+    for named in (called(send, "a", 2), called(send, "a", copies=2), called(send, copies=2, to="a")):
+        assert named == {"to": "a", "copies": 2}
+    with pytest.raises(InvalidTask, match="multiple values for argument 'to'"):
+        called(send, "a", to="b")
+    with pytest.raises(InvalidTask, match="missing a required argument: 'copies'"):
+        called(send, "a", subject="Hi")
+    with pytest.raises(InvalidTask, match="does not accept it: Expected `int`"):
+        called(send, "a", "two")
+
+
 def test_a_default_is_left_to_the_function() -> None:
     def send(to: str, subject: str | None = "Hi", copies: int = 1) -> None: ...
 
@@ -123,7 +136,7 @@ def test_a_typed_payload_is_checked_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b"1 2"])
-def test_a_payload_nobody_can_read_is_refused(payload: bytes) -> None:
+def test_an_unreadable_payload_is_refused(payload: bytes) -> None:
     for function in (lambda payload: payload, _typed):
         with pytest.raises(InvalidTask, match=r"^payload: does not match the annotation of the handler"):
             PayloadArguments(function).decode(payload)

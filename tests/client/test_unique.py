@@ -114,7 +114,7 @@ async def test_a_task_that_has_started_is_followed_by_the_replacement(client: Cl
     assert (await stored(client, second.id)).payload == b'{"customer":1,"n":3}'
 
 
-async def test_many_submissions_at_once_are_one_task(client: Client) -> None:
+async def test_many_concurrent_submissions_are_one_task(client: Client) -> None:
     unique = Unique(by=("customer",), on_duplicate="replace")
     handles = await asyncio.gather(
         *(client.enqueue("sync", {"customer": 1, "n": n}, unique=unique) for n in range(30)),

@@ -1,10 +1,12 @@
-"""One server and one worker for the session, one browser for each file; each test has tasks of its own types.
+"""One server, one worker and one browser for the session; each test has tasks of its own types.
 
-Playwright keeps an event loop running in the thread that started it, in which no other can be started: a browser must
-be gone before the next file's tests, which may be asynchronous, begin.
+Playwright keeps an event loop running in the thread that started it, in which no other can be started: the browser must
+be gone before a test that may be asynchronous begins.
 """
 
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,48 @@ from tests.dashboard.zero_store import _keys, store
 from tests.servers.browser import browser as real_browser
 
 __all__ = ["_keys", "chromium", "modules", "store", "tab"]  # of the tests without a server, started once
+HERE = Path(__file__).parent
+_ASYNCHRONOUS = re.compile("test_(zero_server|bucket_roles)")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with real_browser() as made:
-        yield made
+class _OpenBrowser:
+    """The browser of this process: started for the first test that uses it, ended before an asynchronous test."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._browser: Browser | None = None
+        self.is_needed = False  # by the next test
+
+    def get(self) -> Browser:
+        if self._browser is None:
+            self._browser = self._stack.enter_context(real_browser())
+        return self._browser
+
+    def close(self) -> None:
+        self._browser = None
+        self._stack.close()
+
+
+_open = _OpenBrowser()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    is_sync = nextitem is not None and nextitem.path.parent == HERE and not _ASYNCHRONOUS.match(nextitem.path.name)
+    _open.is_needed = is_sync
+
+
+@pytest.fixture(autouse=True)
+def _end_of_browser() -> Iterator[None]:
+    """After the page of the last test, and before fixtures of the session, which may be asynchronous."""
+    yield
+    if not _open.is_needed:
+        _open.close()
+
+
+@pytest.fixture
+def browser() -> Browser:
+    return _open.get()
 
 
 @pytest.fixture(scope="session")

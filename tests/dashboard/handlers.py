@@ -30,3 +30,10 @@ async def hold(file: str) -> str:
     """Runs until the file is gone: a test decides when."""
     await until(lambda: not Path(file).exists())
     return "let go"
+
+
+@app.task(timeout=120, limit=qo.Limit(concurrency=2, key="customer"))
+async def charge(customer: str, file: str) -> str:
+    """As `hold`, with a limit for each customer."""
+    await until(lambda: not Path(file).exists())
+    return customer

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 import qo
 from qo.audit import AuditTrail, compact_audit, new_record, read_audit
 from qo.buckets.address import parse_address
-from qo.buckets.policy import ROLES, Role, policy
+from qo.buckets.setup import ROLES, Role, policy
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, Refused, StorageError

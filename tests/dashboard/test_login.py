@@ -66,7 +66,7 @@ def test_a_person_logs_in_acts_and_logs_out(page: Page, guarded: Served):
     expect(page.locator(".token")).to_be_visible()
 
 
-def test_somebody_without_a_role_is_told_so(page: Page, guarded: Served):
+def test_a_user_without_a_role_sees_the_reason(page: Page, guarded: Served):
     page.goto(f"{guarded.url}/ui/")
     log_in(page, "joe@example.com")
     expect(page.locator("[data-problem=no_role]")).to_contain_text("You have no role here")

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from tests.dashboard.seen import Seen
 
 
-def test_a_task_says_why_it_waits_and_runs_when_asked(seen: Seen) -> None:
+def test_a_task_page_shows_why_it_is_waiting_and_can_run_it(seen: Seen) -> None:
     task = seen.queue.submit("unheard", {})
     seen.go(f"#/tasks/{task}")
     page = seen.page
@@ -20,7 +20,7 @@ def test_a_task_says_why_it_waits_and_runs_when_asked(seen: Seen) -> None:
     seen.picture("task-reschedule")
     page.locator("dialog [type=submit]").click()
     seen.told("1 task rescheduled.")
-    expect(page.locator("[data-reason=scheduled]")).to_contain_text(re.compile("It is due at 2090-01-3"))
+    expect(page.locator("[data-reason=scheduled]")).to_contain_text(re.compile("Due at 2090-01-3"))
     page.locator("[data-action=priority]").click()
     page.locator("dialog [data-field=priority]").select_option("0")
     page.locator("dialog [type=submit]").click()

@@ -88,7 +88,7 @@ def test_a_limit_for_all_workers_is_set_shown_and_removed(seen: Seen):
     page.locator("dialog input[type=number]").first.fill("5")
     seen.picture("fleet-limit")
     seen.dialog("Set")
-    expect(page.locator(".notice")).to_contain_text("type greet: at most 5 at once across all workers.")
+    expect(page.locator(".notice")).to_contain_text("type greet: at most 5 at a time across all workers.")
     fleet = seen.queue.get("overview")["controls"]["fleet"]
     assert fleet == {"type:greet": {"concurrency": 5, "rate": 0.0, "per": 1.0}}
     page.get_by_role("button", name="Fleet limit").click()

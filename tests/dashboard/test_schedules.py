@@ -30,7 +30,7 @@ def test_a_schedule_shows_its_fire_times_and_results_and_is_paused_resumed_and_r
     expect(seen.page.locator('[data-schedule="later"]')).to_contain_text("1 Jan 2090")
     card.get_by_role("button", name="Run now").click()
     seen.told("A task of nightly was submitted.")
-    expect(card.locator("[data-list=recent] li")).to_contain_text("by hand")
+    expect(card.locator("[data-list=recent] li")).to_contain_text("manual run")
     expect(card.locator("[data-list=recent] .badge")).to_have_text("pending")
     card.get_by_role("button", name="Pause").click()
     seen.told("Schedule nightly paused.")
@@ -43,7 +43,7 @@ def test_a_schedule_shows_its_fire_times_and_results_and_is_paused_resumed_and_r
     expect(seen.page.locator("h1")).to_contain_text("report")
 
 
-def test_a_store_without_schedules_says_how_to_add_one(seen: Seen):
+def test_a_store_without_schedules_shows_how_to_add_one(seen: Seen):
     for schedule in seen.queue.client.get("/api/v1/schedules").json()["schedules"]:
         seen.queue.client.delete(f"/api/v1/schedules/{schedule['name']}")
     seen.go("#/schedules")

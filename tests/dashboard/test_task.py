@@ -65,7 +65,7 @@ def test_it_is_replayed_archived_and_deleted(seen: Seen):
     seen.dialog("Delete")
     expect(page.locator("h1")).to_have_text("Tasks")
     seen.go(f"#/tasks/{task}")
-    expect(page.locator("[data-state=error]")).to_contain_text("Not found")
+    expect(page.locator("[data-state=error]")).to_contain_text("Task not found")
     seen.picture("task-not-found")
 
 

@@ -118,7 +118,7 @@ def test_a_row_is_cancelled_replayed_archived_and_deleted(seen: Seen, waiting: l
     expect(row.locator(".badge")).to_have_text("archived")
     row.get_by_role("button", name="Replay listed").click()
     expect(row.locator(".badge")).to_have_text("pending")
-    expect(row).to_contain_text("no worker handles this type")
+    expect(row).to_contain_text("no running worker handles this type")
     row.get_by_role("button", name="Cancel listed").click()
     seen.dialog("Cancel")
     expect(row.locator(".badge")).to_have_text("cancelled")
@@ -127,7 +127,7 @@ def test_a_row_is_cancelled_replayed_archived_and_deleted(seen: Seen, waiting: l
     expect(row).to_have_count(0)
 
 
-def test_some_are_selected_and_acted_on_and_refusals_are_told(seen: Seen, waiting: list[str]):
+def test_some_are_selected_and_acted_on_and_refusals_are_shown(seen: Seen, waiting: list[str]):
     seen.go("#/tasks?type=listed")
     page = seen.page
     for task in waiting[:2]:

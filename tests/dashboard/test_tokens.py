@@ -42,7 +42,7 @@ def enter(page: Page, token: str) -> None:
         page.locator("form.token button:not(:disabled), h1").first.wait_for()
 
 
-def test_a_token_is_asked_for_and_kept_nowhere(page: Page, guarded: Served):
+def test_the_page_asks_for_a_token_and_stores_it_nowhere(page: Page, guarded: Served):
     page.goto(f"{guarded.url}/")
     expect(page.locator(".token")).to_contain_text("This queue needs a token")
     picture(page, "token")

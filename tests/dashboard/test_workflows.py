@@ -8,7 +8,7 @@ import msgspec
 from playwright.sync_api import Locator, expect
 
 import qo
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.model import GraphNode, NewTask, WorkflowGraph
 from qo.testing.samples import task_id
 from tests.dashboard.place import Place
@@ -56,7 +56,7 @@ def test_a_workflow_is_drawn_with_live_states_and_replayed(seen: Seen):
 
     node(seen, 3).click()
     reason = seen.page.locator("[data-reason=blocked]")
-    expect(reason).to_contain_text("It waits for 2 of 2 tasks of its workflow")
+    expect(reason).to_contain_text("Waiting for 2 of 2 tasks of its workflow")
     expect(reason.get_by_role("link", name=graph.task_id(1))).to_be_visible()
     expect(seen.page.get_by_role("button", name="Reschedule")).to_have_count(0)
     seen.page.locator("[data-workflow-link]").click()

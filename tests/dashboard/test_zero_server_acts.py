@@ -12,9 +12,9 @@ import pytest_asyncio
 from playwright.async_api import Error
 
 from qo.audit import AuditRecord, compact_audit, read_audit
-from qo.checksum import check_seal, sealed
 from qo.client import Client
 from qo.clock import system_clock
+from qo.damage import check_seal, sealed
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.object_per_task.keys import index_key, task_key
 from qo.errors import LeaseLost

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from qo.audit import cli_user
 from qo.buckets.address import parse_address
-from qo.buckets.policy import policy
+from qo.buckets.setup import policy
 from qo.cli import main
 from qo.web.static_site.credentials import ending, signing_key
-from qo.web.static_site.files import SOURCE, page_url, store_url
+from qo.web.static_site.publisher import SOURCE, page_url, store_url
 from tests.dashboard.zero_store import READER, Place, Store
 from tests.servers.process import KEYS, s3_client
 
@@ -77,7 +77,7 @@ def test_only_the_page_is_let_out(place: Place) -> None:
     assert fetch(f"{place.endpoint}/{place.bucket}?list-type=2")[0] == 403
 
 
-def test_a_policy_someone_else_wrote_stays(store: Store) -> None:
+def test_a_policy_of_another_application_stays(store: Store) -> None:
     client = s3_client(store.endpoint)
     client.create_bucket(Bucket="shared")
     theirs = {
@@ -93,7 +93,7 @@ def test_a_policy_someone_else_wrote_stays(store: Store) -> None:
     assert [each["Sid"] for each in statements] == ["Theirs", "QoDashboardPage"]
 
 
-def test_the_page_may_ask_its_store_and_nobody_else(place: Place) -> None:
+def test_the_page_can_only_send_requests_to_its_store(place: Place) -> None:
     page = place.qo("publish", "--public")["page"]
     index = fetch(f"{page}index.html")[2].decode()
     (policy,) = [line for line in index.splitlines() if "Content-Security-Policy" in line]
@@ -139,7 +139,7 @@ def test_a_link_holds_the_days_keys_and_not_the_secret(place: Place) -> None:
     assert any("--print-policy dashboard" in remark for remark in answer["remarks"])
 
 
-def test_whoever_publishes_a_page_or_makes_a_link_is_in_the_audit_trail(place: Place) -> None:
+def test_publishing_a_page_and_creating_a_link_are_in_the_audit_trail(place: Place) -> None:
     place.qo("publish", "--dry-run")
     place.qo("publish")
     place.qo("publish")  # changes nothing
@@ -196,7 +196,7 @@ def test_ones_own_credentials_go_into_a_link_only_when_that_is_asked_for(place: 
     assert "--role and --own-credentials" in place.qo(*asked, *both, code=2)["error"]
 
 
-def test_a_link_shorter_than_a_token_service_gives_ends_when_it_says(place: Place) -> None:
+def test_a_link_shorter_than_the_shortest_session_expires_on_time(place: Place) -> None:
     """The store itself refuses then: a session of a quarter of an hour is under a policy that ends before."""
     narrow = policy(parse_address("s3://tasks", {}), "dashboard")
     *same, over = ending(narrow, 1_700_000_000.0)["Statement"]

@@ -68,7 +68,7 @@ async def test_a_write_that_was_cut_off_is_done_once(
     await check(place, client, [task])
 
 
-async def test_a_write_nobody_can_tell_the_outcome_of_says_so(store: Store, tab: Tab) -> None:
+async def test_a_write_whose_outcome_cannot_be_determined_is_reported_as_unknown(store: Store, tab: Tab) -> None:
     place = store.place()
     source, line = await Source.on(tab.page, place, place.link("--write")), Line(tab, place)
     async with opened(place) as client:

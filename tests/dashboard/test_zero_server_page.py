@@ -119,7 +119,7 @@ async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, clie
     assert f"shard={shard}" in page.url
 
 
-async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: Tab) -> None:
+async def test_reloading_discards_the_credentials_and_shows_a_notice(place: Place, tab: Tab) -> None:
     page = await open_page(tab, place.link(keys=READER))
     await page.reload()
     await expect(page.locator("form")).to_contain_text("qo dashboard link --paste", timeout=PATIENCE)
@@ -166,7 +166,7 @@ async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, clien
     assert tab.unexpected("412") == []
 
 
-async def test_a_refused_write_is_told_as_it_is(place: Place, client: Client, tab: Tab) -> None:
+async def test_a_refused_write_shows_the_stores_error(place: Place, client: Client, tab: Tab) -> None:
     """The link says it may write; the store knows better."""
     task_id = await task_in(client, Status.FAILED)
     page = await open_page(tab, place.link("--write", keys=READER))
@@ -189,7 +189,7 @@ async def test_pausing_by_a_click_pauses_workers(place: Place, client: Client, t
     assert not (await client.controls.read()).paused
 
 
-async def test_an_expired_link_says_so(place: Place, tab: Tab) -> None:
+async def test_an_expired_link_shows_an_error(place: Place, tab: Tab) -> None:
     link = place.link("--expires", "1m")
     await tab.page.clock.install()
     page = await open_page(tab, link)
@@ -198,7 +198,7 @@ async def test_an_expired_link_says_so(place: Place, tab: Tab) -> None:
     await expect(page.locator("[role=alert]:visible").first).to_contain_text("expired", timeout=PATIENCE)
 
 
-async def test_a_page_that_has_not_read_all_schedules_says_so(place: Place, client: Client, tab: Tab) -> None:
+async def test_a_page_that_has_not_read_all_schedules_shows_a_notice(place: Place, client: Client, tab: Tab) -> None:
     """A read that fails shows nothing, and the next one continues: so there are enough for three reads of 400."""
     await client.schedules.add("s0", task="t", every=60)
     note = await client.engine.read_note("schedules/s0")
@@ -209,7 +209,7 @@ async def test_a_page_that_has_not_read_all_schedules_says_so(place: Place, clie
     page = await open_page(tab, place.narrow_link())
     await page.evaluate(KEEP_SUMMARIES)
     await go(page, "#/schedules")
-    partly = "00 active; there are more, which this page has not read"
+    partly = "00 active; this page does not show all schedules"
     await page.wait_for_function("(text) => window.summaries.some((each) => each.includes(text))", arg=partly)
     for _ in range(2):  # two reads, without waiting for the next refresh
         await go(page, "#/workers")

@@ -11,10 +11,10 @@ from msgspec.structs import fields, replace
 from playwright.async_api import Page
 
 from qo.buckets.store_clock import least_offset
-from qo.checksum import check_seal, sealed
 from qo.client import Client
 from qo.clock import iso
 from qo.codec import encode_task, encode_value, task_view
+from qo.damage import check_seal, sealed
 from qo.engines.memory import MemoryEngine
 from qo.engines.object_per_task.keys import entry_of, index_key, task_key
 from qo.ids import new_id, new_token, random_fraction
@@ -182,13 +182,13 @@ async def test_a_row_of_a_listing_shows_no_lease_either(modules: Page) -> None:
         assert row == expected
 
 
-async def test_the_clock_of_the_store_is_told_as_python_tells_it(modules: Page) -> None:
+async def test_the_clock_of_the_store_is_computed_as_in_python(modules: Page) -> None:
     cases = [(100.2, 100.0, 100.4), (100.2, 400.0, 100.4), (400.7, 100.0, 400.9), (99.9, 100.0, 100.1)]
     ours = await call(modules, "store_clock.js", "argument.map((each) => m.leastOffset(...each))", cases)
     assert ours == [least_offset(*case) for case in cases]
 
 
-async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) -> None:
+async def test_the_history_of_a_task_equals_that_of_the_server(modules: Page) -> None:
     pytest.importorskip("litestar")
     from qo.web.dashboard_api.views import documents  # noqa: PLC0415 - with a server's packages only
 

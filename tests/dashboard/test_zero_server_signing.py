@@ -126,7 +126,7 @@ async def test_a_key_signs_on_its_day_only(modules: Page) -> None:
     assert await call(modules, "sigv4.js", attempt, asked) == "expired"
 
 
-async def test_a_signer_shows_its_keys_to_nobody(modules: Page) -> None:
+async def test_a_signer_does_not_expose_its_keys(modules: Page) -> None:
     shown = await call(modules, "sigv4.js", "JSON.stringify(new m.Signer(argument)) ", signer())
     assert signing_key(SECRET, "20130524", "us-east-1") not in shown
     assert KEY in shown

@@ -140,7 +140,7 @@ def test_with_the_option_a_task_is_stored_when_the_transaction_commits(shop: App
     assert len(shop.tasks()) == 1
 
 
-def test_unknown_results_and_wrong_tasks_are_told(shop: AppTester) -> None:
+def test_unknown_results_and_wrong_tasks_are_reported(shop: AppTester) -> None:
     for unknown in ("nonsense", "00000000-0000-4000-8000-000000000000"):
         with pytest.raises(TaskResultDoesNotExist):
             tasks.add.get_result(unknown)

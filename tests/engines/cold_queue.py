@@ -17,7 +17,7 @@ OPTIONS = LogOptions(
     kept_tasks=4,
     thaw_time=0.0,
 )
-DEPTH = 40
+DEPTH, BATCH = 40, 8
 
 
 class ColdQueue(Queue):
@@ -27,16 +27,16 @@ class ColdQueue(Queue):
         super().__init__()
         self.process = self.engine(options)
 
-    async def fill(self, **fields: object) -> list[str]:
+    async def fill(self, batch_size: int = BATCH, **fields: object) -> list[str]:
         """Add tasks, and move what is deep. Returns the ids in the order of their submission."""
-        ids = []
-        for _ in range(DEPTH):
+        tasks = []
+        for at in range(DEPTH):
             self.clock.advance(1)
-            task = self.task(**fields)
-            ids.append(task.id)
-            await self.process.add([task])
+            tasks.append(self.task(**fields))
+            if at % batch_size == batch_size - 1:
+                await self.process.add(tasks[-batch_size:])
         await self.process.repair()
-        return ids
+        return [task.id for task in tasks]
 
     async def objects(self) -> list[str]:
         return [key async for key in self.bucket.keys("log/") if "/cold/" in key]

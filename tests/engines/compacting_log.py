@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
 from qo.clock import Clock
@@ -25,6 +27,7 @@ COLD_SEGMENTS = LogOptions(
     cold_age=-1.0,
     thaw_time=0.0,
 )
+SHARED_SEGMENTS = replace(COLD_SEGMENTS, min_record_age=4.0, trust=1.0)
 _REPAIR_INTERVAL = 2  # calls of add or apply
 
 
@@ -57,10 +60,36 @@ def cold_log(bucket: Bucket, clock: Clock | None = None) -> Engine:
     return CompactingEngine(ReplicatedLogEngine(bucket, COLD_SEGMENTS, clock=clock))
 
 
+def cold_log_in_shards(bucket: Bucket, clock: Clock | None = None) -> Engine:
+    return CompactingEngine(ReplicatedLogEngine(bucket, replace(COLD_SEGMENTS, shard_count=3), clock=clock))
+
+
 def shared_compacting_log(bucket: Bucket) -> Engine:
     return CompactingEngine(ReplicatedLogEngine(bucket, SHARED_BLOCKS))
 
 
+def shared_cold_log(bucket: Bucket) -> Engine:
+    return CompactingEngine(ReplicatedLogEngine(bucket, SHARED_SEGMENTS))
+
+
+def shared_cold_log_in_shards(bucket: Bucket) -> Engine:
+    return CompactingEngine(ReplicatedLogEngine(bucket, replace(SHARED_SEGMENTS, shard_count=3)))
+
+
+# The engines of a URL with `layout=log`, for processes that are killed. Their options must not be in the URL.
+
+
 def open_compacting_log(url: str) -> Engine:
-    """The engine of a URL with `layout=log`, for processes that are killed. Their options must not be in the URL."""
-    return shared_compacting_log(open_bucket(url.replace("?layout=log", "").replace("&layout=log", "")))
+    return shared_compacting_log(_open_bucket(url))
+
+
+def open_cold_log(url: str) -> Engine:
+    return shared_cold_log(_open_bucket(url))
+
+
+def open_cold_log_in_shards(url: str) -> Engine:
+    return shared_cold_log_in_shards(_open_bucket(url))
+
+
+def _open_bucket(url: str) -> Bucket:
+    return open_bucket(url.replace("?layout=log", "").replace("&layout=log", ""))

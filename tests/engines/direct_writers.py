@@ -12,8 +12,8 @@ import apsw
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.direct_connection import DirectConnection
+from qo.engines.sqlite.file import OpenFile
 from qo.engines.sqlite.file_locks import acquire_locks, release_locks
-from qo.engines.sqlite.open_file import OpenFile
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.statements import SQL
 from qo.testing.samples import new

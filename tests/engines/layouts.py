@@ -11,7 +11,7 @@ from qo.engines.one_object import CommitMode, OneObjectEngine
 from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
-from tests.engines.compacting_log import cold_log, compacting_log
+from tests.engines.compacting_log import cold_log, cold_log_in_shards, compacting_log
 
 Layout = Callable[[Bucket, ManualClock], Engine]
 
@@ -24,6 +24,8 @@ LAYOUTS: dict[str, Layout] = {
 EVERYTHING_ASIDE: Layout = lambda bucket, clock: LargeValuesEngine(  # noqa: E731 - as the others
     ObjectPerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
 )
+# Slow variants of others, for `make torture`.
+SLOW_VARIANTS: dict[str, Layout] = {"log in cold segments of three shards": cold_log_in_shards}
 VARIANTS: dict[str, Layout] = LAYOUTS | {
     "tasks in small pages": lambda bucket, clock: ObjectPerTaskEngine(
         bucket, TasksOptions(ready_page_size=3, promotion_interval=0), clock=clock

@@ -15,6 +15,7 @@ from qo.errors import InvalidTask
 from qo.model import ANY, Added, CountKey, Note, Status, complete
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new, task_id
+from tests.engines.contract_parts import CONTENT, left_to_torture
 from tests.engines.damage import damage_sqlite
 from tests.engines.few_histories import FewHistories
 from tests.engines.http_server import Server, server
@@ -73,6 +74,8 @@ class TestHttpOverMemory(FewHistories, AdminNotesStayWithTheServer, EngineContra
             await engine.add([new(1, idempotency_key="k", next_id="../1")])
 
 
+# TestHttpOverMemory runs the whole contract: the server and the client do not know which store it is.
+@left_to_torture(*CONTENT)
 class TestHttpOverSqlite(FewHistories, AdminNotesStayWithTheServer, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server, tmp_path: Path) -> AsyncIterator[Engine]:

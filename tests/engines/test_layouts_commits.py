@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engine import Engine
 from qo.errors import BadBatch, Conflict, InvalidSetting, OutcomeUnknown
 from qo.model import Filter, Status, complete

@@ -7,8 +7,8 @@ import pytest
 from qo.bucket import NEW
 from qo.buckets.folder.bucket import FolderBucket
 from qo.engines import examine, open_engine
-from qo.findings import Finding
 from qo.model import Status
+from qo.reports import Finding
 from qo.testing.samples import claim, new, task_id
 
 FOREIGN = {

@@ -26,7 +26,7 @@ class ReadOnly(S3Objects):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_writer_without_permission_gets_an_error_at_once(layout: str) -> None:
+async def test_a_writer_without_permission_gets_an_error_immediately(layout: str) -> None:
     objects = ReadOnly("bucket")
     async with S3Server(objects=objects) as server:
         engine = open_engine(f"{server.url}&layout={layout}")
@@ -41,7 +41,7 @@ async def test_a_writer_without_permission_gets_an_error_at_once(layout: str) ->
         await engine.close()
 
 
-async def test_changes_that_cannot_be_flushed_wait_and_one_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_that_cannot_be_flushed_wait_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     objects = ReadOnly("bucket")
     async with S3Server(objects=objects) as server:
         bucket = open_bucket(server.url)

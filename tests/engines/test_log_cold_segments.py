@@ -72,7 +72,7 @@ async def test_a_new_task_of_a_deep_lane_waits_for_those_in_segments(queue: Cold
     assert [task.id for task in await claim(queue.process, limit=5)] == [late.id]
 
 
-async def test_a_worker_is_told_about_tasks_that_are_only_in_segments() -> None:
+async def test_a_worker_is_notified_of_tasks_that_are_only_in_segments() -> None:
     options = replace(OPTIONS, hot_tasks=0, kept_tasks=0)
     queue = ColdQueue(options)
     ids = await queue.fill()
@@ -96,6 +96,7 @@ async def test_pages_show_the_tasks_of_segments_in_order(queue: ColdQueue) -> No
 
 async def test_tasks_in_segments_are_found_by_id(queue: ColdQueue) -> None:
     ids = await queue.fill(payload=b"here")
+    await queue.process.close()  # ends its work in the background
     reader = queue.engine(OPTIONS)
     before = [key async for key in queue.bucket.keys("log/")]
     found = await reader.get([*ids, "another"])

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from qo.bucket import Blob
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.buckets.thread_pool import ThreadPool
 from qo.engine import Engine
 from qo.engines.replicated_log.engine import ReplicatedLogEngine

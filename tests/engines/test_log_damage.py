@@ -15,8 +15,8 @@ from qo.engines.replicated_log.log_meta import read_meta
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.record_store import DamagedRecord
 from qo.errors import StorageError
-from qo.findings import Finding
 from qo.model import Task, complete
+from qo.reports import Finding
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new
 from tests.engines.log_checker import check_bucket
@@ -244,7 +244,7 @@ async def test_doctor_verifies_a_whole_log(options: LogOptions) -> None:
     log = await Damaged(options).grow()
     findings = await log.findings()
     assert {name: finding.ok for name, finding in findings.items()} == dict.fromkeys(
-        ("log", "records", "merged", "images", "submissions", "garbage", "cold segments"), True
+        ("log", "records", "merged", "images", "submissions", "garbage", "counts", "cold segments"), True
     )
     assert "all lead to the same rows" in findings["images"].detail
     before = [key async for key in log.bucket.keys("")]
@@ -253,7 +253,7 @@ async def test_doctor_verifies_a_whole_log(options: LogOptions) -> None:
     await log.close()
 
 
-async def test_doctor_says_that_there_is_no_log_yet() -> None:
+async def test_doctor_reports_that_there_is_no_log_yet() -> None:
     (finding,) = await examine_log(MemoryBucket(ManualClock()))
     assert finding == Finding("log", True, "there is no log yet; the first task creates it")
 

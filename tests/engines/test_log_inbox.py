@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qo.bucket import Bucket
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engines.replicated_log.checkpoint import CheckpointStore, LogImage
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.keys import NO_ID, submissions_prefix

@@ -150,7 +150,7 @@ class StubbornBucket(MemoryBucket):
             yield key
 
 
-async def test_a_producer_sees_its_tasks_although_nobody_may_delete() -> None:
+async def test_a_producer_sees_its_tasks_although_deletes_fail() -> None:
     queue = Queue()
     queue.bucket = StubbornBucket(queue.clock)
     await queue.create()

@@ -3,8 +3,7 @@
 import asyncio
 from typing import Never
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.errors import Refused
 from qo.model import Filter, Status
 from qo.testing.samples import claim, claim_request

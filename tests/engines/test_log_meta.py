@@ -9,7 +9,7 @@ import pytest
 
 from qo.bucket import ANY, Blob
 from qo.buckets.memory import MemoryBucket
-from qo.checksum import sealed, unsealed
+from qo.damage import sealed, unsealed
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.keys import META
 from qo.engines.replicated_log.log_meta import create_log, read_meta
@@ -69,7 +69,7 @@ async def test_a_creator_killed_at_any_request_leaves_no_log_without_checkpoints
 
 
 @pytest.mark.parametrize("added", [{}, {"id": 7, "shards": "many"}])
-async def test_a_newer_format_is_refused_whatever_its_other_fields_are(added: dict[str, object]) -> None:
+async def test_a_newer_format_is_refused_regardless_of_its_other_fields(added: dict[str, object]) -> None:
     bucket = bucket_of_log()
     meta = msgspec.to_builtins(await create_log(bucket, 1, 0.0))
     newer = meta | added | {"format": 3, "since": 2, "qo": "9.9"}

@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 
 from qo.bucket import Blob
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.replicated_log import LogOptions, inbox_choice

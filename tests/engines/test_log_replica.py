@@ -138,7 +138,7 @@ def test_no_record_is_applied_while_a_transaction_is_prepared(
     assert found(replica) == {task_id(1)}
 
 
-def test_a_prepared_transaction_that_nobody_settles_is_discarded_by_the_next(replica: Replica) -> None:
+def test_an_unsettled_prepared_transaction_is_discarded_by_the_next(replica: Replica) -> None:
     """Its caller may have been cancelled while a thread prepared it."""
     replica.prepare([TableCall(lambda table: table.add([new(0)], 1.0))])
     add(replica, 1)

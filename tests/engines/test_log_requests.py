@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.keys import parse_key
-from qo.engines.replicated_log.log_options import LogOptions
+from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
 from qo.errors import InvalidSetting
 from qo.model import Filter, Task, complete
 from qo.testing import ManualClock
@@ -127,6 +126,139 @@ def test_an_idle_process_wakes_soon_after_another_one_added_a_task() -> None:
             await engine.close()
 
     run(wait())
+
+
+async def test_a_read_of_a_current_replica_is_one_listing(bucket: CountingBucket, engine: ReplicatedLogEngine) -> None:
+    await engine.add([new(1)])
+    for read in (engine.find(Filter(), limit=9), engine.count("batch"), claim(engine, types=("other",))):
+        before = bucket.requests.copy()
+        await read
+        made = bucket.requests - before
+        assert made["list"] <= 1 and made.total() <= 2
+    before = bucket.requests.copy()
+    assert [task.id for task in await engine.find(Filter(), limit=9)] == [task_id(1)]
+    assert bucket.requests - before == {"list": 1}
+
+
+async def test_a_read_by_one_listing_shows_what_another_process_wrote(bucket: CountingBucket) -> None:
+    engine, other, producer = (
+        ReplicatedLogEngine(bucket, LogOptions(submit=mode))
+        for mode in (SubmitMode.DIRECT, SubmitMode.DIRECT, SubmitMode.INBOX)
+    )
+    await engine.add([new(1)])
+    await other.add([new(2)])
+    await producer.add([new(3)])
+    assert {task.id for task in await engine.find(Filter(), limit=9)} == {task_id(n) for n in (1, 2, 3)}
+    for used in (engine, other, producer):
+        await used.close()
+
+
+def test_a_read_of_an_idle_process_counts_as_a_poll() -> None:
+    async def wait(*, reads: bool) -> int:
+        clock = ManualClock()
+        bucket = CountingBucket(MemoryBucket(clock))
+        engine = ReplicatedLogEngine(bucket, clock=clock)
+        await engine.add([new(1)])
+        assert len(await claim(engine)) == 1
+        await engine.wait(claim_request(), 120)  # until a quiet minute has passed
+        before = bucket.requests.total()
+        waiting = asyncio.create_task(engine.wait(claim_request(), 299))
+        for _ in range(29):
+            await pass_time(10)
+            if reads:
+                await engine.find(Filter(), limit=1)
+        await waiting
+        await engine.close()
+        return bucket.requests.total() - before
+
+    assert run(wait(reads=False)) == 19  # every 15 s
+    assert run(wait(reads=True)) == 29  # only the reads
+
+
+def test_a_read_that_finds_news_ends_the_wait_of_an_idle_worker() -> None:
+    async def wait() -> float:
+        clock = ManualClock()
+        bucket = MemoryBucket(clock)
+        worker, producer = (ReplicatedLogEngine(bucket, clock=clock) for _ in range(2))
+        await producer.add([new(1)])
+        assert len(await claim(worker)) == 1
+        await worker.wait(claim_request(), 120)
+        waiting = asyncio.create_task(worker.wait(claim_request(), 60))
+        await pass_time(1)
+        await producer.add([new(2)])
+        await worker.find(Filter(), limit=1)
+        began = asyncio.get_running_loop().time()
+        await waiting
+        for engine in (worker, producer):
+            await engine.close()
+        return asyncio.get_running_loop().time() - began
+
+    assert run(wait()) < 0.1
+
+
+def test_reads_do_not_postpone_the_poll_that_finds_a_task_which_the_replica_already_has() -> None:
+    async def wait() -> float:
+        clock = ManualClock()
+        bucket = MemoryBucket(clock)
+        worker, producer = (ReplicatedLogEngine(bucket, clock=clock) for _ in range(2))
+        await producer.add([new(1)])
+        assert len(await claim(worker)) == 1
+        await worker.wait(claim_request(), 120)
+        waiting = asyncio.create_task(worker.wait(claim_request(), 299))
+        await pass_time(1)
+        await producer.add([new(2)])
+        await worker.get([task_id(1)])  # applies the record without a listing
+        began = asyncio.get_running_loop().time()
+        while not waiting.done():
+            await worker.find(Filter(), limit=1)
+            await pass_time(10)
+        for engine in (worker, producer):
+            await engine.close()
+        return asyncio.get_running_loop().time() - began
+
+    assert run(wait()) <= 20  # the interval of an idle worker is 15 s
+
+
+def test_a_read_that_finds_news_ends_the_waits_of_all_idle_workers_of_a_process() -> None:
+    async def wait() -> float:
+        clock = ManualClock()
+        bucket = MemoryBucket(clock)
+        worker, producer = (ReplicatedLogEngine(bucket, clock=clock) for _ in range(2))
+        await producer.add([new(1)])
+        assert len(await claim(worker)) == 1
+        await worker.wait(claim_request(), 120)
+        requests = (claim_request(types=("other",)), claim_request())
+        others, waiting = (asyncio.create_task(worker.wait(request, 60)) for request in requests)
+        await pass_time(1)
+        await worker.find(Filter(), limit=1)  # finds nothing, and postpones the polls
+        await pass_time(1)
+        await producer.add([new(2)])
+        await worker.find(Filter(), limit=1)
+        began = asyncio.get_running_loop().time()
+        await waiting
+        ended = asyncio.get_running_loop().time()
+        others.cancel()
+        for engine in (worker, producer):
+            await engine.close()
+        return ended - began
+
+    assert run(wait()) < 0.1
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_claim_finds_a_due_task_behind_many_due_tasks_of_another_type(shards: int) -> None:
+    async def work() -> list[str]:
+        clock = ManualClock()
+        worker = ReplicatedLogEngine(MemoryBucket(clock), LogOptions(shard_count=shards), clock=clock)
+        await worker.add([new(n, type="other", delay=200.0) for n in range(shards * 1200)])
+        await worker.add([new("ours", delay=201.0)])
+        await worker.wait(claim_request(types=("t",)), 120)  # so that the next claim only lists
+        clock.advance(300)
+        claimed = await claim(worker, types=("t",))
+        await worker.close()
+        return [task.id for task in claimed]
+
+    assert run(work()) == [task_id("ours")]
 
 
 async def test_a_closed_engine_can_be_used_again(engine: ReplicatedLogEngine) -> None:

@@ -24,7 +24,8 @@ Choice = Callable[[apsw.Connection], Sequence[int]]
 
 
 def deep(db: apsw.Connection, *, size: int = 4, max_bytes: int = 10**6) -> list[int]:
-    return deep_tasks(db, hot=2, kept=4, size=size, max_bytes=max_bytes)
+    chosen = deep_tasks(db, hot=2, kept=4, size=size, max_bytes=max_bytes, segments=1)
+    return [n for numbers in chosen for n in numbers]
 
 
 def old(db: apsw.Connection, *, size: int = 4, max_bytes: int = 10**6) -> list[int]:

@@ -160,7 +160,7 @@ async def test_a_task_that_follows_another_under_its_key_is_found_in_the_shard_o
     assert await other.get([task_id(far)]) == [None]
 
 
-async def test_the_inbox_of_every_shard_is_emptied_and_the_doctor_looks_at_all_of_them(
+async def test_the_inbox_of_every_shard_is_emptied_and_the_doctor_checks_all_of_them(
     bucket: KeyedBucket, clock: ManualClock
 ) -> None:
     await four(bucket, clock).add([new(99)])
@@ -172,10 +172,11 @@ async def test_the_inbox_of_every_shard_is_emptied_and_the_doctor_looks_at_all_o
     assert not [key async for key in bucket.keys("log/") if "/submissions/" in key]
     findings = await examine_log(bucket)
     assert [(finding.name, finding.ok) for finding in findings] == [
-        (name, True) for name in ("log", "records", "merged", "images", "submissions", "garbage", "cold segments")
+        (name, True)
+        for name in ("log", "records", "merged", "images", "submissions", "garbage", "counts", "cold segments")
     ]
     assert [f"shard {shard}: format 1, 4 shard(s)" in findings[0].detail for shard in range(4)] == [True] * 4
-    assert findings[4].detail == "4 shards: no submission waits"
+    assert findings[4].detail == "4 shards: no submissions are waiting"
     (damaged,) = [key async for key in bucket.keys("log/") if "/02/records/" in key and key.endswith("1")]
     await bucket.put(damaged, b"half", expected=ANY)
     (problem,) = [finding for finding in await examine_log(bucket) if finding.ok is False]

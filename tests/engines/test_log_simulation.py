@@ -14,18 +14,28 @@ from qo.testing.clock import simulate
 from tests.engines.log_world import COLD, OPTIONS, live, seeded
 
 TORTURE = int(os.environ.get("QO_TORTURE", "0"))
-HISTORIES = int(os.environ.get("QO_HISTORIES") or 100 * TORTURE or 2)
+HISTORIES = int(os.environ.get("QO_HISTORIES") or 100 * TORTURE or 1)
+SECONDS = 100.0  # of simulated time
+IS_SHORT = not TORTURE and not os.environ.get("QO_HISTORIES")
+WORLDS = {
+    "1": (1, OPTIONS, SECONDS),
+    "3": (3, OPTIONS, SECONDS),
+    "cold": (1, COLD, SECONDS),
+    "cold in 3": (3, COLD, 10.0 if IS_SHORT else SECONDS),
+}
 _BLOCK = 10
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("shards", "options"), [(1, OPTIONS), (3, OPTIONS), (1, COLD)], ids=["1", "3", "cold"])
+@pytest.mark.parametrize(("shards", "options", "seconds"), WORLDS.values(), ids=WORLDS)
 @pytest.mark.parametrize("first", range(0, HISTORIES, _BLOCK))
-def test_nothing_is_lost_and_nothing_happens_twice(first: int, shards: int, options: LogOptions) -> None:
+def test_nothing_is_lost_and_nothing_happens_twice(
+    first: int, shards: int, options: LogOptions, seconds: float
+) -> None:
     for seed in range(first, min(first + _BLOCK, HISTORIES)):
         try:
             with seeded(seed) as dice:
-                simulate(live(dice, shards=shards, options=options), seed)
+                simulate(live(dice, seconds=seconds, shards=shards, options=options), seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

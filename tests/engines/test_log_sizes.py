@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket
 from qo.client import Client
 from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
 from qo.engines.replicated_log.submission_batch import SubmissionBatch

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engines.replicated_log.submission_batch import forget_producers, old_producers
 from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.replicated_log.submissions import SubmissionStream

@@ -13,6 +13,7 @@ from qo.model import Filter
 from qo.storages import InMemoryStorage
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, new
+from tests.engines.contract_parts import CONTENT, left_to_torture
 from tests.engines.damage import SpoilingBucket, damage_one
 from tests.engines.fast_time import run
 from tests.engines.few_histories import FewHistories
@@ -77,6 +78,8 @@ class TestPlainStorage(FewHistories, EngineContract):
         await damage_one(engine, task_id)
 
 
+# Only the writes differ from those of TestPlainStorage.
+@left_to_torture(*CONTENT)
 class TestCreatingStorage(TestPlainStorage):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> OneObjectEngine:

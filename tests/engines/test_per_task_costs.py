@@ -4,8 +4,7 @@ import asyncio
 import tracemalloc
 from collections import Counter
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engines.object_per_task import ObjectPerTaskEngine, TasksOptions
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock

@@ -233,7 +233,7 @@ async def test_a_task_whose_new_lane_is_removed_before_its_priority_changes_gets
 
 
 @pytest.mark.parametrize("is_complete", [False, True])
-async def test_an_error_after_a_part_of_the_changes_says_that_their_outcome_is_unknown(
+async def test_an_error_after_some_of_the_changes_is_an_unknown_outcome(
     engine: PostgresEngine, db: Db, monkeypatch: pytest.MonkeyPatch, *, is_complete: bool
 ) -> None:
     await engine.add([new(1), new(2, type="other")])

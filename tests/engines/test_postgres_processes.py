@@ -34,7 +34,7 @@ async def test_nothing_acknowledged_is_lost_when_processes_are_killed(url: str, 
     assert [finding for finding in await examine(url) if finding.ok is False] == []
 
 
-def test_many_processes_may_create_the_schema_at_once(url: str, tmp_path: Path) -> None:
+def test_many_processes_may_create_the_schema_concurrently(url: str, tmp_path: Path) -> None:
     logs = [tmp_path / f"{n}.log" for n in range(8)]
     processes = [start(url, log, rounds=2) for log in logs]
     assert [ended(process) for process in processes] == [0] * 8

@@ -20,8 +20,13 @@ from qo.engines.redis.task_fields import TaskRecord
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Change, Filter, Status, archive, complete, cursor, fail, replay
 from qo.testing import EngineContract, ManualClock, random_history
+from qo.testing.engine_groups import FleetLimitContract, GroupContract
+from qo.testing.engine_notes import ScheduleContract, StatsContract
+from qo.testing.engine_order import ClaimOrderContract
 from qo.testing.samples import claim, claim_one, new, stored, task_id
+from tests.engines.contract_parts import left_to_torture
 from tests.engines.damage import damage_redis
+from tests.engines.few_histories import FewHistories
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
 
@@ -62,7 +67,9 @@ async def engine(clock: ManualClock, redis_server: Server, postgres: PostgresSer
         yield engine
 
 
-class TestArchiving(EngineContract):
+# Pending tasks and notes stay in Redis: test_redis.py tests their order, groups and schedules.
+@left_to_torture(ClaimOrderContract, GroupContract, FleetLimitContract, ScheduleContract, StatsContract)
+class TestArchiving(FewHistories, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
         async with eager(clock, redis_server, postgres) as engine:

@@ -19,7 +19,7 @@ from qo.errors import OutcomeUnknown, StorageError
 from qo.model import NEW, Filter, Status, archive, cancel, complete, release, replay
 from qo.testing import ManualClock, random_history
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.engines.redis_engines import opened
 from tests.servers.redis import Server
 from tests.servers.redis_proxy import Loss, Proxy
@@ -207,14 +207,14 @@ async def test_scripts_are_loaded_again_after_a_restart_of_the_server(redis_serv
 
 async def test_a_subscription_resumes_after_its_connection_was_lost(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
-        waiting = asyncio.create_task(engine.wait(claim_request(), 60))
+        waiting = asyncio.create_task(engine.wait(claim_request(), 600))
         await until(lambda: engine.watch.waiters)
         proxy.drop()
-        await asyncio.wait_for(waiting, 10)  # the new subscription ends the wait
-        waiting = asyncio.create_task(engine.wait(claim_request(), 60))
+        await asyncio.wait_for(waiting, TIMEOUT)  # the new subscription ends the wait
+        waiting = asyncio.create_task(engine.wait(claim_request(), 600))
         await until(lambda: engine.watch.waiters)
         await engine.add([new()])
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, TIMEOUT)
 
 
 async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_server: Server) -> None:

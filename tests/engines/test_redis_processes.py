@@ -13,7 +13,7 @@ import pytest
 from qo.client import Client, connect
 from qo.model import RetryPolicy, Status
 from qo.monitor import Monitor, MonitorSettings
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.engines.killing import kills as number_of_kills
 from tests.engines.redis_load import all_done, finished_once, under_load
 from tests.servers.redis import running
@@ -71,7 +71,7 @@ async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Rando
                     ids += (fresh := [submitted.id for submitted in await client.submit_many(batch)])
                     await until_completed(client, done + dice.randrange(1, 140))
                     victim.send_signal(signal.SIGKILL)
-                    assert victim.wait(10) == -signal.SIGKILL, "a worker ended by itself"
+                    assert victim.wait(TIMEOUT) == -signal.SIGKILL, "a worker ended by itself"
                     workers[workers.index(victim)] = start(server.url)
                     left = [task for task in await client.engine.get(fresh) if task and task.status is Status.RUNNING]
                     has_hit = has_hit or its_id in {task.worker_id for task in left}
@@ -81,7 +81,7 @@ async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Rando
             finally:
                 for process in workers:
                     process.kill()
-                    process.wait(10)
+                    process.wait(TIMEOUT)
                 monitor.stop()
                 await watching
 

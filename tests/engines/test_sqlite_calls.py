@@ -11,7 +11,7 @@ from qo.engines.sqlite import SqliteEngine
 from qo.errors import StorageError
 from qo.model import ANY, Filter, Status, complete
 from qo.testing.samples import claim, claim_request, new, stored, task_id
-from tests.conditions import delay
+from tests.conditions import TIMEOUT, delay
 from tests.engines.sqlite_engines import clock, connection, engine
 
 __all__ = ["clock", "engine"]  # fixtures
@@ -20,7 +20,7 @@ __all__ = ["clock", "engine"]  # fixtures
 async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: SqliteEngine, tmp_path: Path) -> None:
     hold = threading.Event()
     connection(engine).set_progress_handler(
-        lambda: hold.wait(5) and False, 1
+        lambda: hold.wait(TIMEOUT) and False, 1
     )  # so that all calls wait for one transaction
     first = asyncio.create_task(engine.add([new("first")]))
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: 
 async def test_a_call_cancelled_before_its_transaction_does_nothing(engine: SqliteEngine) -> None:
     await engine.add([new()])
     hold = threading.Event()
-    connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)
+    connection(engine).set_progress_handler(lambda: hold.wait(TIMEOUT) and False, 1)
     busy = asyncio.create_task(engine.write_note("n", b"", expected=ANY))
     await delay(0.01)
     leaving = asyncio.create_task(engine.claim(claim_request()))
@@ -70,11 +70,11 @@ async def leave_during_claim(engine: SqliteEngine, then: Callable[[], Any] = lam
 
     def progress() -> bool:
         begun.set()
-        return hold.wait(5) and False
+        return hold.wait(TIMEOUT) and False
 
     connection(engine).set_progress_handler(progress, 1)
     leaving = asyncio.create_task(engine.claim(claim_request(**fields)))
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, TIMEOUT)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     following = then()

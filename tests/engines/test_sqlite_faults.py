@@ -255,7 +255,7 @@ async def test_the_doctor_finds_no_problem_in_a_sound_queue_and_does_not_change_
 
 
 async def test_the_doctor_creates_nothing(tmp_path: Path) -> None:
-    assert "holds no queue yet" in (await wrong(tmp_path / "qo.db"))["file"]
+    assert "contains no queue yet" in (await wrong(tmp_path / "qo.db"))["file"]
     assert "is missing" in (await wrong(tmp_path / "none" / "qo.db"))["file"]
     assert names(tmp_path) == []
 

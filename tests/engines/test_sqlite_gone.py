@@ -1,5 +1,6 @@
 """A file that is deleted, moved or replaced while it is open: no write is acknowledged that is not at the path."""
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -11,8 +12,8 @@ import pytest
 
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine, file_locks
+from qo.engines.sqlite.file import OpenFile
 from qo.engines.sqlite.file_locks import acquire_locks, release_locks
-from qo.engines.sqlite.open_file import OpenFile
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, complete, renew
 from qo.testing import ManualClock
@@ -108,10 +109,13 @@ async def test_a_folder_that_was_unchanged_for_long_is_checked_too(
 ) -> None:
     before = path.parent.stat()
     await settled_engine.add([new(1)])
+    assert await asyncio.to_thread(settled_engine.add_directly, [new("directly")])
     harm(path)
     with suppress(FileNotFoundError):  # as a backup that is restored sets it
         os.utime(path.parent, ns=(before.st_atime_ns, before.st_mtime_ns))
     for n in (2, 3):
+        with pytest.raises(StorageError, match="nothing of this call was stored"):
+            await asyncio.to_thread(settled_engine.add_directly, [new(n)])
         with pytest.raises(StorageError, match="nothing of this call was stored"):
             await settled_engine.add([new(n)])
 

@@ -8,8 +8,7 @@ import pytest
 
 from qo.bucket import ANY
 from qo.buckets.folder.bucket import FolderBucket
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine

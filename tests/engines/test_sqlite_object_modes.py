@@ -6,14 +6,14 @@ import logging
 import pytest
 
 from qo.bucket import NEW
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.engines import open_engine
 from qo.engines.layouts import parse
 from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Status
 from qo.testing.samples import claim, claim_request, new, stored, task_id
+from tests.conditions import TIMEOUT
 from tests.engines.fast_time import pass_time, run
 from tests.engines.gated_bucket import GatedBucket
 
@@ -237,7 +237,7 @@ async def test_closing_waits_for_a_download_whose_caller_was_cancelled() -> None
 # --- local
 
 
-async def test_a_local_call_returns_at_once_and_reads_see_it() -> None:
+async def test_a_local_call_returns_immediately_and_reads_see_it() -> None:
     store = MemoryBucket()
     engine = SqliteObjectEngine(store, mode=DurabilityMode.LOCAL, interval=INF)
     await engine.open()
@@ -304,7 +304,7 @@ async def test_a_waiting_local_engine_sees_what_others_wrote() -> None:
     engine = SqliteObjectEngine(store, mode=DurabilityMode.LOCAL)
     await engine.open()
     await SqliteObjectEngine(store).add([new()])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         while not await claim(engine):
             await engine.wait(claim_request(), 5)
     await engine.close()

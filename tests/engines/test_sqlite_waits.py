@@ -25,7 +25,7 @@ async def waited(engine: SqliteEngine, timeout: float = 20, **fields: Any) -> fl
     return time.perf_counter() - start
 
 
-async def test_waiting_ends_at_once_when_something_can_be_claimed(engine: SqliteEngine) -> None:
+async def test_waiting_ends_immediately_when_something_can_be_claimed(engine: SqliteEngine) -> None:
     await engine.add([new()])
     assert await waited(engine) < 5
     await engine.apply([release(await claim_one(engine))])

@@ -94,7 +94,7 @@ class _SlowReads(_SlowWrites):
         return await super().read_note(name)
 
 
-async def test_a_slow_store_is_asked_less_often_whether_a_slot_is_free() -> None:
+async def test_a_slow_store_is_polled_less_often_for_free_slots() -> None:
     engine = _SlowReads()
     async with Client(engine) as client:
         gate = LimitGate(engine, clock=engine.time, store_time=engine.time)
@@ -190,6 +190,22 @@ async def test_a_limit_for_a_value_holds_for_tasks_whose_turns_depend_on_another
     assert refusal.group is None  # it keeps the group of its turns
     assert 0 < (refusal.delay or 0.0) <= 2  # claims cannot leave it out
     assert gate.has_delayed
+
+
+async def test_a_delay_counts_from_the_write_of_the_release(client: Client) -> None:
+    clock = ManualClock()
+    gate = LimitGate(client.engine, clock=clock, store_time=lambda: 0.0)
+    gate.set_rules(LimitRules({"t": Limit(concurrency=1, key="customer_id")}, {}))
+    first, second = await _claimed(client, [None, None], payload=b"raw")
+    assert (await gate.admit([first, second])).keys() == {first.id}
+    gate.refusal(second)
+    clock.advance(60)  # the release is not stored yet
+    assert gate.has_delayed
+    gate.ended([second])
+    assert gate.has_delayed
+    clock.advance(2)
+    assert not gate.has_delayed
+    await gate.close()
 
 
 async def test_tasks_in_groups_of_an_earlier_key_move_to_those_of_the_new_key(client: Client) -> None:

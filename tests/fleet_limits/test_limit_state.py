@@ -29,7 +29,7 @@ def test_a_new_attempt_takes_over_the_slot_of_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("before", [Limit(rate=1, per=86400), Limit(rate=5, per=3600)])
-def test_a_raised_rate_holds_at_once(before: Limit) -> None:
+def test_a_raised_rate_applies_immediately(before: Limit) -> None:
     state = reserve(LimitState(), [(_task(), "", before)], now=0.0, horizon=0.25).state
     raised = Limit(rate=100)
     assert starts_left(state, "", before, now=1.0, horizon=0.25) == 0

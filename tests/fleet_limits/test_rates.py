@@ -60,7 +60,7 @@ async def test_workers_share_a_rate_and_never_exceed_it(bench: Bench, workers: i
     assert most_in_any_window(starts, 0.5) <= 50  # bench/limits.py measures how much of the rate they use
 
 
-async def test_each_key_has_a_rate_of_its_own(bench: Bench) -> None:
+async def test_each_key_has_its_own_rate(bench: Bench) -> None:
     limit = qo.Limit(rate=1, per=3600, key="customer_id")
 
     async def call(customer_id: int) -> None: ...

@@ -1,14 +1,24 @@
 """A monitor frees the slots that crashed workers left, and keeps those of running attempts."""
 
 import msgspec
+import pytest
 
 from qo.client import Client
-from qo.fleet_limits.limit_state import Holder, LimitState
-from qo.fleet_limits.rules import state_note
-from qo.model import ANY, cancel, complete
+from qo.engines.memory import MemoryEngine
+from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.limit_state import CANCEL_GRACE, Holder, LimitState
+from qo.fleet_limits.repair import repair_limits
+from qo.fleet_limits.rules import LimitRules, state_note
+from qo.model import ANY, Limit, cancel, complete
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import read
+from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 async def test_a_sweep_removes_the_holders_whose_attempts_are_over(client: Client) -> None:
@@ -26,7 +36,27 @@ async def test_a_sweep_removes_the_holders_whose_attempts_are_over(client: Clien
     assert left.keys() == {task.id for task in tasks if task is not done}
 
 
-async def test_a_sweep_removes_the_starts_of_a_limit_that_nobody_uses(client: Client) -> None:
+async def test_the_slot_of_a_cancelled_task_is_free_after_its_handler_must_have_ended(clock: ManualClock) -> None:
+    async with Client(MemoryEngine(clock), clock=clock) as client:
+        await client.engine.add([new(0, group="customer=1")])
+        (task,) = await claim(client.engine, takes_groups=True, lease=600.0)
+        gates = [LimitGate(client.engine, clock=clock, store_time=clock) for _ in range(2)]
+        for gate in gates:
+            gate.set_rules(LimitRules({"t": Limit(concurrency=1, key="customer")}, {}))
+        holder, other = gates
+        assert (await holder.admit([task])).keys() == {task.id}
+        assert await client.engine.apply([cancel(task.id)]) == [True]
+        await client.engine.add([new(1, group="customer=1")])
+        (waiting,) = await claim(client.engine, takes_groups=True, lease=600.0)
+        clock.advance(CANCEL_GRACE - 1.0)
+        assert await other.admit([waiting]) == {}
+        assert await repair_limits(client.engine, clock()) == 0
+        clock.advance(1.0)
+        assert (await other.admit([waiting])).keys() == {waiting.id}
+        assert await holder.admit([task]) == {}  # its own slot has gone to the other
+
+
+async def test_a_sweep_removes_the_starts_of_an_unused_limit(client: Client) -> None:
     now = await client.engine.now()
     states = {
         "rate:1:t": LimitState(scope="rate:1:t", next_at={"customer=1": now - 100, "customer=2": now - 61}),

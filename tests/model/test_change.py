@@ -59,7 +59,7 @@ def test_a_claim_writes_a_lease_and_counts_the_attempt() -> None:
     assert (task.started_at, task.updated_at, task.lease_expires_at, task.version) == (NOW + 1, NOW + 1, NOW + 31, 2)
 
 
-def test_a_late_worker_cannot_settle_or_extend_someone_elses_attempt() -> None:
+def test_a_late_worker_cannot_settle_or_extend_anothers_attempt() -> None:
     late = running()
     handed_back = done(late, expire(late, random=0.5, grace=0.0), NOW + 30)
     newer = claim(handed_back, wanted(worker_id="w2", lease_id="lease-2"), NOW + 60)
@@ -69,7 +69,7 @@ def test_a_late_worker_cannot_settle_or_extend_someone_elses_attempt() -> None:
     assert done(newer, complete(newer)).status is Status.COMPLETED
 
 
-def test_the_holder_may_settle_even_after_its_lease_ran_out_if_nobody_noticed() -> None:
+def test_the_holder_may_settle_an_expired_lease_that_was_not_taken_over() -> None:
     task = running()
     assert done(task, complete(task, b"1"), NOW + 10_000).result == b"1"
 
@@ -185,7 +185,7 @@ def test_a_task_set_apart_costs_no_retry_and_is_a_suspect() -> None:
     assert not lost_its_process(task)
 
 
-def test_a_replayed_task_starts_again_at_once() -> None:
+def test_a_replayed_task_is_due_immediately() -> None:
     task = running(max_retries=0)
     failed = done(task, fail(task, "boom"), NOW + 1)
     again = done(failed, replay(task.id), NOW + 50)

@@ -139,7 +139,7 @@ def test_every_uuid_in_lower_case_is_an_id(made: object) -> None:
     assert check_id(str(made)) == str(made)
 
 
-def test_a_message_says_which_side_of_zero_is_meant() -> None:
+def test_a_message_states_which_side_of_zero_is_meant() -> None:
     with pytest.raises(InvalidTask, match="must be greater than 0 and at most"):
         check_number("timeout", 0, above=0.0)
     with pytest.raises(InvalidTask, match=r"must be at least 0 and at most 1$"):

@@ -51,7 +51,7 @@ def test_tasks_that_ended_a_while_ago_are_found() -> None:
     assert not where.matches(running(), NOW + 1e6)
 
 
-def test_pending_tasks_are_told_apart_by_whether_an_attempt_failed() -> None:
+def test_pending_tasks_are_distinguished_by_whether_an_attempt_failed() -> None:
     fresh, failed = pending(), replace(pending(), failures=1)
     assert [Filter(retrying=True).matches(task, NOW) for task in (fresh, failed)] == [False, True]
     assert [Filter(retrying=False).matches(task, NOW) for task in (fresh, failed)] == [True, False]
@@ -66,7 +66,7 @@ def test_a_cursor_names_a_place_exactly() -> None:
 @pytest.mark.parametrize(
     "nonsense", ["yesterday", "~", "x~y", "1.0~y", f"nan~{ID}", f"inf~{ID}", f"-1~{ID}", f"1e300~{ID}", f"1.0~{ID}\n"]
 )
-def test_a_cursor_nobody_gave_is_refused(nonsense: str) -> None:
+def test_an_invalid_cursor_is_refused(nonsense: str) -> None:
     with pytest.raises(InvalidSetting, match="not a position in a listing"):
         check_cursor(nonsense)
 
@@ -82,7 +82,7 @@ def test_a_cursor_nobody_gave_is_refused(nonsense: str) -> None:
         ({"queues": ("q",), "types": ("x",)}, False),
     ],
 )
-def test_a_worker_wants_tasks_by_queue_and_type(fields: dict[str, tuple[str, ...]], *, served: bool) -> None:
+def test_a_worker_requests_tasks_by_queue_and_type(fields: dict[str, tuple[str, ...]], *, served: bool) -> None:
     assert eligible(wanted(**fields), "q", "t", ()) is served
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.errors import InvalidTask
-from qo.model import MAX_DEPTH, check_depth, is_too_deep
+from qo.model import MAX_DEPTH, check_depth, check_payload, is_too_deep
 
 
 def nested(depth: int) -> bytes:
@@ -48,6 +48,15 @@ def test_text_that_is_too_deep(text: bytes) -> None:
     assert is_too_deep(text)
     with pytest.raises(InvalidTask, match=r"^result: is nested deeper than 64 levels"):
         check_depth("result", text)
+
+
+def test_a_payload_is_as_deep_and_as_large_as_allowed() -> None:
+    deepest = nested(MAX_DEPTH)
+    check_payload(deepest, len(deepest))
+    with pytest.raises(InvalidTask, match=r"^payload: is 128 bytes, the limit is 127;"):
+        check_payload(deepest, len(deepest) - 1)
+    with pytest.raises(InvalidTask, match=r"^payload: is nested deeper than 64 levels"):
+        check_payload(nested(MAX_DEPTH + 1), 1_000)
 
 
 def test_raw_data_has_no_depth() -> None:

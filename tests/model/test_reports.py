@@ -17,6 +17,7 @@ from qo.model import (
     storable_progress_text,
 )
 from qo.model.life_cycle import NOW, sample
+from qo.model.text import MAX_NOTICE_LENGTH, cut_log, dropped_notice
 
 
 def test_of_a_long_log_the_last_whole_lines_are_kept() -> None:
@@ -35,6 +36,16 @@ def test_of_a_single_long_line_the_end_is_kept() -> None:
 def test_an_empty_log_is_none_and_nul_is_replaced() -> None:
     assert storable_log(None) is storable_log("") is None
     assert storable_log("a\x00b\ud800") == "a?b?"
+
+
+def test_a_cut_log_begins_with_the_number_of_all_dropped_lines() -> None:
+    lines = [f"{number:09}\n" for number in range(10)]
+    assert cut_log("".join(lines), 100) == "".join(lines), "it fits"
+    room = MAX_NOTICE_LENGTH + 35  # for three of the lines; the fourth is cut
+    assert cut_log("".join(lines), room) == "(7 earlier lines not kept)\n" + "".join(lines[-3:])
+    counted = dropped_notice(1_000) + "".join(lines)
+    assert cut_log(counted, room) == "(1,007 earlier lines not kept)\n" + "".join(lines[-3:])
+    assert cut_log("x" * 200, 50) == "x" * 50, "of a single long line the end is kept"
 
 
 def test_the_text_of_a_progress_report_is_one_short_line() -> None:

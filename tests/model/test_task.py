@@ -57,7 +57,7 @@ def test_the_lease_id_is_not_shown_when_a_task_is_printed() -> None:
     assert task.id in repr(task)
 
 
-def test_an_event_tells_what_the_task_became() -> None:
+def test_an_event_contains_the_new_status_of_the_task() -> None:
     task = running()
     event = event_of(task)
     assert (event.status, event.at, event.version, event.attempt) == (Status.RUNNING, NOW, 2, 1)

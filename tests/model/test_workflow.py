@@ -73,7 +73,7 @@ class TestIds:
         assert [node_address(id) for id in flow.task_ids()] == [(TOKEN, 0), (TOKEN, 1)]
         assert token_of(flow.id) == TOKEN and flow.id == workflow_id("import", TOKEN)
 
-    def test_an_id_says_whether_results_are_passed(self) -> None:
+    def test_an_id_shows_whether_results_are_passed(self) -> None:
         bound = GraphNode(type="merge", parents=(0,), bindings=(Binding(path=("rows",), parents=(0,)),))
         flow = WorkflowGraph(token=TOKEN, name="n", created_at=0.0, nodes=(GraphNode(type="fetch"), bound))
         assert [needs_results(id) for id in flow.task_ids()] == [False, True]
@@ -143,7 +143,7 @@ class TestDecisions:
         changes = decide(flow, states(COMPLETED, BLOCKED, BLOCKED))
         assert [(change.delay, change.run_at) for change in changes] == [(5.0, None), (None, 9.0)]
 
-    def test_a_failure_cancels_everything_behind_it_at_once(self) -> None:
+    def test_a_failure_cancels_all_dependents_immediately(self) -> None:
         flow = graph((), (0,), (1,))
         changes = decide(flow, states(FAILED, BLOCKED, BLOCKED))
         assert [change.to for change in changes] == [Status.CANCELLED] * 2

@@ -201,7 +201,7 @@ async def test_racing_monitors_expire_each_task_once(client: Client, clock: Manu
     assert {task.failures for task in await client.list(Filter())} == {1}
 
 
-async def test_a_monitor_that_stops_lets_another_lead_at_once(client: Client, clock: ManualClock) -> None:
+async def test_when_a_monitor_stops_another_leads_immediately(client: Client, clock: ManualClock) -> None:
     first = monitor(client, clock, "m1")
     running = asyncio.create_task(first.run())
     async with asyncio.timeout(5):
@@ -230,7 +230,7 @@ class _Mending(MemoryEngine):
         return 3
 
 
-async def test_an_engine_that_can_mend_its_indexes_is_asked_to_now_and_then(clock: ManualClock) -> None:
+async def test_the_monitor_repairs_indexes_at_its_interval(clock: ManualClock) -> None:
     engine = _Mending(clock)
     watch = monitor(Client(engine, clock=clock), clock, sweep_interval=300.0)
     assert (await watch.check()).repaired == 3

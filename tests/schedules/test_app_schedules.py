@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from qo.monitor import Monitor
 from qo.notes import WORKERS
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings
-from qo.worker.declared_schedules import DeclaredSchedules
+from qo.worker.registration import DeclaredSchedules
 from tests.conditions import until
 
 
@@ -48,7 +49,7 @@ def test_the_decorator_keeps_the_function_and_records_the_schedule() -> None:
 
 
 @pytest.mark.parametrize("on_duplicate", ["keep", "raise", "replace"])
-def test_each_fire_time_of_a_unique_task_is_a_task_of_its_own(on_duplicate: str) -> None:
+def test_each_fire_time_of_a_unique_task_is_a_separate_task(on_duplicate: str) -> None:
     app = qo.App("memory://")
 
     @app.schedule(every=60)
@@ -88,6 +89,19 @@ def test_a_mistake_in_a_decorator_is_raised_where_it_stands() -> None:
         app.schedule(every=61, name="s")(send)
 
 
+async def test_a_client_refuses_options_that_would_have_no_effect() -> None:
+    async with qo.connect("memory://") as client:
+        task = client.new_task("sync", b"{}")
+        mistakes: dict[str, dict[str, Any]] = {
+            "kwargs": {"task": task, "kwargs": {"customer": "a"}},
+            "options": {"task": task, "options": {"queue": "slow"}},
+            "task": {"task": 5},
+        }
+        for option, wrong in mistakes.items():
+            with pytest.raises(InvalidTask, match=f"^{option}: "):
+                await client.schedules.add("wrong", every=60, **wrong)
+
+
 def test_schedules_are_managed_at_run_time_without_an_event_loop(tmp_path: Path) -> None:
     app = qo.App(f"sqlite:///{tmp_path / 'queue.db'}")
 
@@ -103,6 +117,14 @@ def test_schedules_are_managed_at_run_time_without_an_event_loop(tmp_path: Path)
     ]  # fmt: skip
     with pytest.raises(InvalidTask, match="nobody"):
         app.schedules.add("wrong", every=60, task="sync", kwargs={"nobody": 1})
+    mistakes: dict[str, dict[str, Any]] = {
+        "kwargs": {"task": "sync", "kwargs": ["acme"]},
+        "task": {"task": 5},
+        "options": {"task": sync, "kwargs": {"customer": "a"}, "options": {"queue": "slow"}},
+    }
+    for option, wrong in mistakes.items():
+        with pytest.raises(InvalidTask, match=f"^{option}: "):
+            app.schedules.add("wrong", every=60, **wrong)
     assert app.schedules.pause("acme").status == "paused"
     assert app.schedules.get("acme").next_fires == ()
     assert app.schedules.resume("acme").status == "active"
@@ -226,7 +248,7 @@ async def test_a_damaged_schedule_of_the_code_is_set_aside_and_registered_again(
     assert await client.engine.read_note("quarantine/schedules/nightly") is not None
 
 
-async def test_a_service_that_has_the_type_and_not_the_schedule_says_that_it_switches_it_off(
+async def test_a_service_that_handles_the_type_without_the_schedule_warns_that_it_deactivates_it(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two services share a store and register one type; only the first has the schedule."""

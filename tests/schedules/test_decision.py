@@ -86,7 +86,7 @@ def test_a_long_catch_up_is_done_in_steps_and_leaves_nothing_out() -> None:
     assert submitted == [START + 40 + MINUTE * number for number in range(250)]
 
 
-def test_years_without_a_scheduler_are_decided_at_once() -> None:
+def test_years_without_a_scheduler_are_decided_in_one_step() -> None:
     after = decide(note(every=1.0), START + 5e8)
     assert outcomes(after) == [("missed", 1000), ("fired", 1)]
 

@@ -18,7 +18,7 @@ from qo.schedules.schedule import task_id_of
 from qo.schedules.schedule_notes import SCHEDULES, read_schedule
 from qo.store_time import StoreTime
 from qo.testing import ManualClock
-from tests.conditions import forever, until
+from tests.conditions import TIMEOUT, forever, until
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def tasks(client: Client) -> list[Task]:
     return await client.engine.find(Filter(), limit=10_000)
 
 
-async def test_a_scheduler_fires_at_the_fire_time_and_says_when_it_looks_again(
+async def test_a_scheduler_fires_at_the_fire_time_and_returns_when_to_check_again(
     client: Client, clock: ManualClock
 ) -> None:
     await client.schedules.add("sync", task="sync", every=60)
@@ -168,6 +168,47 @@ async def test_overlap_asks_for_the_tasks_of_the_schedule(client: Client, clock:
     assert (await client.schedules.get("skip")).recent[0].outcome == "fired"
 
 
+async def test_a_schedule_whose_time_zone_is_unknown_here_is_left_to_other_machines(
+    client: Client, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("elsewhere", "here"):
+        await client.schedules.add(name, task=name, cron="* * * * *", timezone="Europe/Berlin")
+    note = await client.engine.read_note(f"{SCHEDULES}elsewhere")
+    assert note is not None
+    unknown = note.data.replace(b"Europe/Berlin", b"Europe/Bonn")
+    await client.engine.write_note(note.name, unknown, expected=note.version)
+    clock.advance(60.0)
+    await scheduler(client, clock).check()
+    assert [task.type for task in await tasks(client)] == ["here"]
+    kept = await client.engine.read_note(note.name)
+    assert kept is not None and kept.data == unknown
+    assert "'Europe/Bonn' is not a time zone" in caplog.text and "update the package tzdata" in caplog.text
+
+
+async def test_a_list_has_the_results_of_the_last_five_fires(client: Client, clock: ManualClock) -> None:
+    await client.schedules.add("sync", task="sync", every=60, overlap="cancel")
+    one = scheduler(client, clock)
+    for _ in range(6):
+        clock.advance(60.0)
+        await one.check()
+    (listed,) = await client.schedules.list()
+    cancelled = [Status.CANCELLED] * 4
+    assert [fire.task_status for fire in listed.recent] == [Status.PENDING, *cancelled, None]
+
+
+async def test_a_long_list_reads_the_last_result_of_each_schedule_and_a_bounded_number_of_others(
+    client: Client, clock: ManualClock
+) -> None:
+    for number in range(300):
+        await client.schedules.add(f"s{number}", task="sync", every=60)
+    one = scheduler(client, clock)
+    for _ in range(3):
+        clock.advance(60.0)
+        await one.check()
+    statuses = [[fire.task_status for fire in info.recent] for info in await client.schedules.list()]
+    assert [[each[place] for each in statuses].count(Status.PENDING) for place in range(3)] == [300, 200, 0]
+
+
 async def test_many_manual_runs_do_not_hide_a_task_that_has_not_finished(client: Client, clock: ManualClock) -> None:
     await client.schedules.add("sync", task="sync", every=60, overlap="skip")
     one = scheduler(client, clock)
@@ -208,7 +249,7 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_monitor_from_ending(
     running = asyncio.create_task(monitor.run())
     await until(lambda: engine.read_note("monitor"))
     monitor.stop()
-    await asyncio.wait_for(running, 5.0)
+    await asyncio.wait_for(running, TIMEOUT)
 
 
 async def test_a_monitor_fires_while_it_runs_and_once_on_request(client: Client, clock: ManualClock) -> None:

@@ -20,7 +20,7 @@ from qo.stats.rows import MAX_TYPES, OTHER_TYPES, RowKey, row_of
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_a_task_that_was_promoted_is_counted_as_such(client: Client, clock
     assert (await total(client, clock))["t"].promoted == {"medium": 1}
 
 
-async def test_a_settlement_told_twice_counts_once_and_a_task_handed_back_not_at_all(
+async def test_a_repeated_settlement_counts_once_and_a_released_task_not_at_all(
     client: Client, clock: ManualClock
 ) -> None:
     await client.enqueue("t")
@@ -109,7 +109,7 @@ async def test_a_lost_attempt_is_counted_by_the_monitor(client: Client, clock: M
     assert row.lost == 1 and row.retried == {"lost": 1} and row.run.number == 0
 
 
-async def test_a_worker_counts_what_it_runs_and_what_nobody_can_run(tmp_path: Path) -> None:
+async def test_a_worker_counts_what_it_runs_and_what_no_worker_can_run(tmp_path: Path) -> None:
     def good() -> None: ...
 
     def bad() -> None:
@@ -184,7 +184,7 @@ async def test_a_store_that_is_away_at_the_end_does_not_keep_the_process(
 
     client = Client(Frozen(clock), clock=clock)
     await complete_one(client)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         await client.close()
     assert "are lost" in caplog.text
 

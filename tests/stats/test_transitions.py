@@ -39,7 +39,7 @@ def transitions(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line["transition"] for line in lines(caplog)]
 
 
-async def test_a_worker_tells_each_transition_of_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_logs_each_transition_of_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
     calls = []
 
     def flaky() -> None:
@@ -77,7 +77,7 @@ async def test_a_worker_tells_each_transition_of_its_tasks(caplog: pytest.LogCap
     assert "failed permanently after 1 attempt: never" in last["message"]
 
 
-def test_a_server_tells_each_transition_it_makes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_logs_each_transition_it_makes(caplog: pytest.LogCaptureFixture) -> None:
     with served(MemoryEngine()) as api:
         for type_ in ("a", "b", "c"):
             api.post("/api/v1/tasks", {"task_type": type_, "max_retries": 1})
@@ -98,7 +98,7 @@ def test_a_server_tells_each_transition_it_makes(caplog: pytest.LogCaptureFixtur
     assert {line["worker_id"] for line in told[-6:]} == {worker}
 
 
-async def test_whoever_finds_a_lost_task_tells_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_process_that_finds_a_lost_task_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     client = Client(MemoryEngine(clock), clock=clock)
     await client.enqueue("t", max_retries=1)

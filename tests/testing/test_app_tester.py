@@ -70,7 +70,7 @@ def test_submitted_tasks_wait_in_memory_until_they_are_drained() -> None:
         assert sent == ["ada@example.com"]
 
 
-def test_time_passes_only_when_the_test_says_so() -> None:
+def test_time_passes_only_when_the_test_advances_it() -> None:
     with app.test_mode(now=datetime(2030, 1, 31, 8, tzinfo=UTC)) as t:
         send_email.using(delay=timedelta(hours=1)).enqueue("ada")
         send_email.using(run_at=datetime(2030, 2, 1, 8, tzinfo=UTC)).enqueue("bob")

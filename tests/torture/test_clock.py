@@ -109,7 +109,7 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
         assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1", "2"]
 
 
-def test_a_process_that_is_told_another_time_uses_the_machines() -> None:
+def test_a_process_with_a_patched_clock_uses_the_machines_clock() -> None:
     script = (
         "import time; real = time.time; time.time = lambda: real() - 600; from qo.clock import system_clock;"
         "print(abs(system_clock() - real()) < 60)"

@@ -23,9 +23,12 @@ from qo.engines.memory import MemoryEngine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.sqlite import SqliteEngine
+from qo.fleet_limits.limit_state import LimitState
+from qo.fleet_limits.rules import state_note
 from qo.ids import new_id
 from qo.model import FINISHED, Filter, NewTask, Status, with_group
 from qo.monitor import Monitor, MonitorSettings
+from qo.notes import read_or
 from qo.testing import ManualClock
 from qo.testing.limit_histories import LimitHistory
 from qo.testing.s3_server import S3Server
@@ -44,10 +47,10 @@ IS_LONG = bool(os.environ.get("QO_TORTURE"))
 _CUSTOMERS, _WORKERS = 3, 3
 _TASKS_PER_KILL = 20
 _MAX_FREEZE = LEASE / 4  # seconds: a worker that is frozen for longer than its lease may run on for a moment
-IN_A_FOLDER = ("tasks", "one", "sqlite", "log")
+IN_FOLDERS = tuple(f"folder-{layout}" for layout in LAYOUTS)  # "sqlite" is a file
 
 
-@pytest.fixture(params=("sqlite", "http", "postgres", "redis", *IN_A_FOLDER, "s3") if IS_LONG else ("sqlite",))
+@pytest.fixture(params=("sqlite", "http", "postgres", "redis", *IN_FOLDERS, "s3") if IS_LONG else ("sqlite",))
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     if request.param == "http":
         with served(SqliteEngine(tmp_path / "served.db")) as server:
@@ -63,7 +66,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/queue.db"
     else:
-        yield f"file://{tmp_path}/bucket?layout={request.param}"
+        yield f"file://{tmp_path}/bucket?layout={request.param.removeprefix('folder-')}"
 
 
 def start(url: str, path: Path) -> subprocess.Popen[bytes]:
@@ -156,12 +159,57 @@ async def test_killed_workers_never_let_more_than_the_limit_run(
     assert most == {str(n): LIMIT.concurrency for n in range(_CUSTOMERS)}
 
 
+async def test_workers_that_are_frozen_for_longer_than_their_lease_leave_no_slot_behind(
+    store: str, tmp_path: Path, scale: int
+) -> None:
+    """What they run overlaps with the next attempt, as documented. The slots in the store are never too many."""
+    path = tmp_path / "runs.txt"
+    async with connect(store) as client:
+        ids = await submit(client, 60 * (scale if IS_LONG else 1))
+        monitor = Monitor(client, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
+        background = [asyncio.create_task(monitor.run()), asyncio.create_task(watch(client))]
+        workers = [start(store, path) for _ in range(2)]
+        try:
+            for at in range(2 * scale if IS_LONG else 1):
+                await until(_has_grown, path, _size(path))
+                frozen = workers[at % 2]
+                frozen.send_signal(signal.SIGSTOP)
+                await until(lambda: _is_expired(client))
+                frozen.send_signal(signal.SIGCONT)
+            await until(lambda: _all_done(client, ids, background))
+            await until(lambda: _has_no_holders(client))
+        finally:
+            for worker in workers:
+                worker.send_signal(signal.SIGCONT)
+                worker.kill()
+                worker.wait(60)
+            for each in background:
+                each.cancel()
+        for each in background:
+            with contextlib.suppress(asyncio.CancelledError):
+                await each
+
+
+async def _is_expired(client: Client) -> bool:
+    """Whether all leases of the frozen worker have expired, or it held none: the others renew theirs."""
+    running = await client.engine.find(Filter(statuses=(Status.RUNNING,)), limit=1000)
+    now = await client.engine.now()
+    is_pending = (await client.engine.find(Filter(statuses=(Status.PENDING,)), limit=1)) != []
+    frozen = [task for task in running if task.lease_expires_at is not None and task.lease_expires_at < now + 0.5]
+    return bool(frozen) or not (is_pending or running)
+
+
+async def _has_no_holders(client: Client) -> bool:
+    state = await read_or(client.engine, state_note("type:charge"), LimitState, LimitState())
+    return not state.holders
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=("memory", "sqlite", "postgres", "redis", *LAYOUTS) if IS_LONG else ("memory",))
+@pytest.fixture(params=("memory", "sqlite", "postgres", "redis", *IN_FOLDERS) if IS_LONG else ("memory",))
 async def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Engine]:
     made: Engine
     match request.param:
@@ -177,7 +225,7 @@ async def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: P
             url = request.getfixturevalue("postgres").url()
             made = PostgresEngine(address_of(f"{url}?schema=limits"), clock)
         case layout:
-            made = LAYOUTS[layout](FolderBucket(tmp_path / "bucket"), clock)
+            made = LAYOUTS[layout.removeprefix("folder-")](FolderBucket(tmp_path / "bucket"), clock)
     await made.open()
     try:
         yield made

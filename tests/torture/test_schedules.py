@@ -116,9 +116,7 @@ async def play_in_memory(client: Client, clock: Clock, began: float, dice: rando
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_every_fire_time_has_one_task_whatever_happens_to_schedulers(
-    store: str, clock: SpanClock, seed: int
-) -> None:
+async def test_every_fire_time_has_one_task_even_if_schedulers_die(store: str, clock: SpanClock, seed: int) -> None:
     async with Client(engine_of(store, clock), clock=clock) as client:
         await check(client, clock, lambda began: play(store, began, random.Random(seed)))
 

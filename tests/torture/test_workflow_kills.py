@@ -18,7 +18,7 @@ from qo.client import Client, connect
 from qo.engines.sqlite import SqliteEngine
 from qo.ids import new_token
 from qo.model import WorkflowStatus
-from qo.node_handle import NodeHandle
+from qo.workflow_run import NodeHandle
 from qo.workflows import WorkflowTracker
 from tests.conditions import delay, until
 from tests.engines.killing_workers import QUICK, Worker, children, end, start_qo

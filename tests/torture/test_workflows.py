@@ -29,8 +29,9 @@ from tests.engines.layouts import LAYOUTS
 from tests.engines.redis_engines import fresh, opened
 from tests.servers.process import KEYS, S3Place
 
-SHORT = ("memory", "sqlite", "tasks", "log")
-EVERY = ("memory", "sqlite", "postgres", "redis", "http", *LAYOUTS, *(f"s3-{layout}" for layout in LAYOUTS))
+SHORT = ("memory", "sqlite", "folder-tasks", "folder-log")
+IN_BUCKETS = tuple(f"{bucket}-{layout}" for bucket in ("folder", "s3") for layout in LAYOUTS)
+EVERY = ("memory", "sqlite", "postgres", "redis", "http", *IN_BUCKETS)
 IS_LONG = bool(os.environ.get("QO_TORTURE"))
 HISTORIES = int(os.environ.get("QO_HISTORIES", "0"))  # instead of the number that the scale says
 
@@ -89,7 +90,7 @@ def _engine(
             monkeypatch.setenv(variable, value)
         place: S3Place = request.getfixturevalue("seaweed")
         bucket = open_bucket(place.url("plain", new_token()), clock=clock)
-    return LAYOUTS[name.removeprefix("s3-")](bucket, clock)
+    return LAYOUTS[name.partition("-")[2]](bucket, clock)
 
 
 async def test_random_workflows_lose_nothing(

@@ -14,6 +14,7 @@ from qo.app import background_of
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import SLOW_POLICY, RetryPolicy
 from qo.task_queue import TaskQueue
+from tests.conditions import TIMEOUT
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ class Seen:
 
     def wait(self, number: int) -> list[Any]:
         with self._news:
-            assert self._news.wait_for(lambda: len(self.payloads) >= number, 20)
+            assert self._news.wait_for(lambda: len(self.payloads) >= number, TIMEOUT)
             return list(self.payloads)
 
 
@@ -74,7 +75,7 @@ def test_async_handlers_and_several_types_work_side_by_side(tq: TaskQueue) -> No
     assert (crawled.wait(1), mailed.wait(1)) == ([1], [{"to": "a"}])
 
 
-def test_a_type_runs_one_task_at_a_time_unless_told_otherwise(tq: TaskQueue) -> None:
+def test_a_type_runs_one_task_at_a_time_by_default(tq: TaskQueue) -> None:
     running, most, lock, done = [0], [0], threading.Lock(), Seen()
 
     def work(payload: int) -> None:
@@ -172,7 +173,7 @@ def test_mistakes_are_named(tq: TaskQueue) -> None:
         tq("a").add(float("nan"))
 
 
-def test_three_attempts_with_a_slow_back_off_unless_told_otherwise(tq: TaskQueue) -> None:
+def test_the_default_is_three_attempts_with_a_slow_back_off(tq: TaskQueue) -> None:
     quick = RetryPolicy(initial=0.5)
     tq("a").add(1)
     tq("b").set_max_attempts(7).set_retry(quick).add(1).add(2, max_attempts=1)
@@ -217,7 +218,7 @@ def test_a_type_without_its_worker_waits(tq: TaskQueue) -> None:
     assert seen.wait(2) == [1, 2]
 
 
-def test_it_tells_whether_it_runs_and_whether_it_is_paused(tq: TaskQueue) -> None:
+def test_it_reports_whether_it_runs_and_whether_it_is_paused(tq: TaskQueue) -> None:
     assert (tq.is_running(), tq.is_paused()) == (False, False)
     tq("crawl").set_worker(Seen())
     tq.pause()

@@ -59,7 +59,7 @@ class Fuzz:
         things: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {tokens[0]}"}
-        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers)
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers, timeout=MAX_ANSWER_TIME)
         found = [operation.ok() for operation in schema.get_all_operations()]  # type: ignore[union-attr]
         self._operations = [each for each in found if each.path != NO_END][part::of_parts]
         turns = [tokens[0] if turn % 2 else tokens[turn // 2 % len(tokens)] for turn in range(2 * len(tokens))]

@@ -25,6 +25,7 @@ from qo.web.http.tokens import (
     revoke_token,
 )
 from qo.web.oidc.settings import OidcSettings
+from tests.conditions import TIMEOUT
 from tests.web.serving import Served, served
 
 LOGIN = OidcSettings(issuer="https://accounts.example.com", client_id="qo", roles={"ops": frozenset({Scope.OPERATE})})
@@ -49,7 +50,7 @@ def test_files_of_the_dashboard_need_no_token():
             assert call(api, "GET", path, None, None) == 200
 
 
-def test_a_401_says_how():
+def test_a_401_explains_how_to_authenticate():
     with served(MemoryEngine(), WebSettings(token_required=True)) as api:
         answer = api.client.get("/api/v1/tasks")
         assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
@@ -58,7 +59,7 @@ def test_a_401_says_how():
         assert basic.status_code == 401
 
 
-def test_without_any_token_this_machine_is_served_and_with_one_it_is_asked():
+def test_without_any_token_this_machine_is_served_and_with_one_it_needs_a_token():
     with served(MemoryEngine()) as api:
         token(api, "read")  # before the first request, which would remember that there is none for a second
         assert call(api, "GET", "/api/v1/tasks", None, None) == 401
@@ -108,7 +109,7 @@ async def test_tokens_are_read_again_before_a_request_has_to_wait_for_them():
     await gate.finish()
     engine.thawed.clear()
     boot.advance(0.9)
-    assert not await asyncio.wait_for(gate.is_admitted(made), 10), "the next read is known, and not waited for"
+    assert not await asyncio.wait_for(gate.is_admitted(made), TIMEOUT), "the next read is known, and not waited for"
     boot.advance(0.1)
     late = asyncio.create_task(gate.is_admitted(made))
     assert not (await asyncio.wait([late], timeout=0.05))[0], "an old read is not used"
@@ -165,7 +166,7 @@ def test_a_server_with_a_name_or_a_login_is_reached_from_elsewhere_and_asks(sett
         assert call(api, "GET", "/api/v1/tasks", None, None) == 401
 
 
-async def test_without_any_token_nobody_else_is_served():
+async def test_without_any_token_no_other_machine_is_served():
     gate = Gate(MemoryEngine(), WebSettings(), ManualClock())
 
     class Caller:
@@ -204,7 +205,7 @@ def test_without_any_token_a_forwarded_request_is_refused(one_server: Served):
 def test_without_any_token_http_1_0_is_refused(one_server: Served):
     """nginx speaks it to the servers behind it unless told otherwise, and adds no header that would show it."""
     host, port = one_server.client.base_url.host, one_server.client.base_url.port
-    with socket.create_connection((host, port), timeout=20) as connection:
+    with socket.create_connection((host, port), timeout=TIMEOUT) as connection:
         connection.sendall(f"GET /api/v1/tasks HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
         assert connection.makefile("rb").readline().split()[1] == b"401"
 

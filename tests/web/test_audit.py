@@ -1,7 +1,7 @@
 """The audit trail over HTTP: every route that changes something leaves a record, whoever calls and however."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -97,12 +97,12 @@ def test_every_action_of_both_dialects_and_the_dashboard_is_recorded(api: Served
         ("POST", "/api/v1/controls/pause", {"queue": "mail"}, ("pause", None, [], "queues mail")),
         ("POST", "/api/v1/controls/resume", {}, ("resume", None, [], "")),
         ("POST", "/api/v1/controls/rate-limit", {"tasks_per_second": 5, "type": "t"},
-            ("limit", None, [], "5 a second, type t")),
+            ("limit", None, [], "5 per second, type t")),
         ("POST", "/api/v1/controls/max-types", {"max_types": 500}, ("limit", None, [], "500 types")),
         ("POST", "/api/v1/workers/w/drain", None, ("drain", None, [], "worker w")),
         ("POST", "/api/tasks/pause", None, ("pause", None, [], "")),
         ("POST", "/api/tasks/resume", None, ("resume", None, [], "")),
-        ("POST", "/api/tasks/rate-limit", {"tasksPerSecond": 2}, ("limit", None, [], "2 a second")),
+        ("POST", "/api/tasks/rate-limit", {"tasksPerSecond": 2}, ("limit", None, [], "2 per second")),
     ]  # fmt: skip
     expected = []
     for method, path, body, record in calls:
@@ -212,9 +212,14 @@ def test_an_action_counts_as_done_although_its_record_is_lost(
     assert "not in the audit trail" in caplog.text and task in caplog.text
 
 
+def replace_apply(patched: pytest.MonkeyPatch, api: Served, apply: Callable[..., Awaitable[list[bool]]]) -> None:
+    """In the engine, and in the group commit of the client, which holds the engine's method."""
+    patched.setattr(api.qo_client.engine, "apply", apply)
+    patched.setattr(api.qo_client._applying, "_write", apply)
+
+
 def test_a_write_whose_outcome_is_unknown_is_recorded_as_such(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [submit(api) for _ in range(2)]
-    engine: Engine = api.qo_client.engine
 
     async def lose(*_: object) -> list[bool]:
         raise OutcomeUnknown("the answer was lost")
@@ -223,12 +228,10 @@ def test_a_write_whose_outcome_is_unknown_is_recorded_as_such(api: Served, monke
         raise StorageError("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "apply", lose)
-        patched.setattr(api.qo_client._applying, "_write", lose)
+        replace_apply(patched, api, lose)
         assert api.post("/api/v1/dashboard/act", {"action": "cancel", "ids": tasks}).status_code == 503
         assert api.client.delete(f"/api/v1/tasks/{tasks[0]}").status_code == 503
-        patched.setattr(api.qo_client._applying, "_write", refuse)
-        patched.setattr(engine, "apply", refuse)
+        replace_apply(patched, api, refuse)
         assert api.post("/api/v1/dashboard/act", {"action": "cancel", "ids": tasks}).status_code == 503
     many, one = trail(api)
     assert (many["action"], many["outcome"]) == ("cancel", "unknown")
@@ -308,8 +311,7 @@ def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, mon
     with monkeypatch.context() as patched:
         patched.setattr(engine, "delete", go)
         patched.setattr(engine, "get", look)
-        patched.setattr(engine, "apply", change)
-        patched.setattr(api.qo_client._applying, "_write", change)
+        replace_apply(patched, api, change)
         for method, path, body in (
             ("POST", f"/api/v1/tasks/{first}/archive", None),
             ("POST", f"/api/tasks/{second}/cancel", None),
@@ -326,7 +328,7 @@ def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, mon
     ]
 
 
-def test_nobody_but_this_machine_is_anyone() -> None:
+def test_only_this_machine_is_admitted_without_a_token() -> None:
     with served(MemoryEngine()) as api:
         api.post("/api/tasks/pause")
         (record,) = trail(api)

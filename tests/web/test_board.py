@@ -157,7 +157,7 @@ def test_pages_follow_each_other_in_any_order(api: Served):
         assert api.client.get(f"{BOARD}/tasks", params=bad).status_code == 400, bad
 
 
-async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch):
+async def test_a_search_stops_after_a_limit_and_returns_a_cursor(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(search, "MAX_READ", 100)
     monkeypatch.setattr(search, "_BATCH_SIZE", 50)
     monkeypatch.setattr(search, "WINDOW", 30)
@@ -189,7 +189,7 @@ def test_history_shows_the_task_as_it_was(api: Served):
     assert "timeout" not in versions[0] and versions[-1]["timeout"] == 300  # what was not recorded is not guessed
 
 
-def test_acting_by_id_tells_what_was_refused(api: Served):
+def test_acting_by_id_reports_what_was_refused(api: Served):
     failed, waiting = submit(api, "f", max_retries=0), submit(api, "w")
     api.break_down(type="f")
     answer = act(api, "replay", ids=[failed, waiting, failed])
@@ -305,7 +305,7 @@ def test_a_worker_over_http_is_told_to_drain(api: Served):
     assert api.post(f"{work}/{worker_id}/poll", {"available_capacity": 5}).json()["tasks"] == []
 
 
-def test_a_session_says_what_the_caller_may():
+def test_a_session_lists_the_permissions_of_the_caller():
     with served(MemoryEngine(), WebSettings(title="ours", token_required=True)) as api:
         made = {
             scope: api.run(create_token(api.qo_client.engine, scope, [Scope(scope)], now=0.0)).secret
@@ -318,6 +318,6 @@ def test_a_session_says_what_the_caller_may():
 
 
 @pytest.mark.parametrize(("layout", "sharded"), [("tasks", True), ("one", False), ("log", False)])
-def test_a_session_says_whether_tasks_lie_in_shards(tmp_path: Path, layout: str, sharded: bool):
+def test_a_session_shows_whether_tasks_are_in_shards(tmp_path: Path, layout: str, sharded: bool):
     with served(open_engine(f"file://{tmp_path}/bucket?layout={layout}")) as api:
         assert api.client.get(f"{BOARD}/session").json()["can"]["shards"] is sharded

@@ -20,7 +20,7 @@ from qo.testing.samples import claim_one, new, task_id
 from qo.web.callers import Scope
 from qo.web.http.byte_budget import RESPONSE_BYTES, ClaimSizes
 from qo.web.http.tokens import create_token
-from qo.web.remote.heartbeats import TimeLimits
+from qo.web.remote.worker_registry import TimeLimits
 from tests.web.serving import in_process, served
 
 SIZE = 256 * 1024
@@ -59,7 +59,7 @@ async def engine() -> Watched:
     return engine
 
 
-async def test_a_list_ends_early_and_says_where_to_go_on(engine: Watched) -> None:
+async def test_a_short_list_has_a_cursor_to_continue(engine: Watched) -> None:
     seen, after, pages = list[str](), "", 0
     async with in_process(Client(engine)) as http:
         engine.largest = 0
@@ -238,7 +238,7 @@ async def test_what_needs_no_values_reads_none() -> None:
             assert engine.read == 0, (path, body)
 
 
-async def test_what_looks_at_many_tasks_holds_few_payloads(engine: Watched) -> None:
+async def test_reading_many_tasks_holds_few_payloads(engine: Watched) -> None:
     """A batch of results, and acting on many tasks by their ids or by a filter."""
     ids = [task_id(n) for n in range(NUMBER)]
     made = await create_token(engine, "ours", [Scope.ADMIN], now=0.0, queues=["default"])

@@ -62,6 +62,13 @@ def test_every_answer_is_guarded(one_server: Served):
         assert "default-src 'none'" in headers["content-security-policy"] and "set-cookie" not in headers
 
 
+def test_the_description_of_the_api_is_built_once_for_all_requests(one_server: Served):
+    answer = one_server.client.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json" and "/api/v1/tasks" in answer.json()["paths"]
+    first, second = (create_app(Client(MemoryEngine())).state.openapi_document for _ in range(2))
+    assert answer.content == first() and first() is second()
+
+
 def test_the_docs_page_runs_nothing(one_server: Served):
     page = one_server.client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
@@ -75,7 +82,7 @@ def test_hosts_lose_their_port():
     assert [host_name(host) for host in hosts] == ["a", "[::1]", "a", "[::1]", "my_service.internal-2"]
 
 
-def test_what_is_no_host_is_nobodys_name():
+def test_an_invalid_host_is_refused():
     bad = [
         *("", ":80", "localhost:", "localhost:x", "localhost:1:2", "localhost:@evil.com", "u@localhost", "localhost/x"),
         *("localhost:65536", "[::1", "[::1]x", "[::1]:", "::1", "local host", "localhost#", "localhost,evil.com", "-a"),

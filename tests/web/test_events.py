@@ -57,7 +57,7 @@ async def always(_: Caller) -> bool:
     return True
 
 
-async def test_a_listener_who_leaves_makes_room():
+async def test_a_listener_that_disconnects_makes_room():
     feed = Feed(MemoryEngine(), always, max_listeners=1)
     for _ in range(3):
         listening = feed.listen(LOCAL_CALLER)
@@ -65,7 +65,7 @@ async def test_a_listener_who_leaves_makes_room():
         await listening.aclose()  # type: ignore[attr-defined]
 
 
-async def test_nobody_takes_the_places_of_all_others():
+async def test_one_caller_cannot_take_all_streams():
     feed = Feed(MemoryEngine(), always, max_listeners=4)
     greedy, other = (Caller(id=name, name=name, kind="token", scopes=frozenset({Scope.READ})) for name in "ab")
     listening = [feed.listen(greedy) for _ in range(4)]
@@ -108,7 +108,7 @@ async def test_a_stream_ends_when_its_token_does(ended_by: str):
         await anext(listening)
 
 
-async def test_a_stream_tells_only_of_the_queues_of_its_token():
+async def test_a_stream_contains_only_the_queues_of_its_token():
     engine = MemoryEngine()
     feed = Feed(engine, always, max_listeners=2)
     caller = Caller(id="1", name="page", kind="token", scopes=frozenset([Scope.READ]), limits=OURS)

@@ -36,7 +36,23 @@ async def test_a_limit_is_set_shown_with_its_holders_and_removed(client: Client)
             "key": None,
             "is_live": True,
             "waiting": 0,
-            "groups": [{"group": "", "running": 1, "next_start_at": None, "holders": [holder]}],
+            "groups": [
+                {
+                    "group": "",
+                    "name": "",
+                    "type": "crawl",
+                    "running": 1,
+                    "concurrency": 5,
+                    "rate": 0.0,
+                    "per": 1.0,
+                    "next_start_at": None,
+                    "waiting": 0,
+                    "waits_for": [],
+                    "holders": [holder],
+                }
+            ],
+            "group_count": 1,
+            "is_exact": True,
         }
         limits = (await api.post(V1, json={"key": "customer=42", "rate": 100, "per": 60})).json()["limits"]
         assert [limit["scope"] for limit in limits] == ["type:crawl", "key:customer=42"]

@@ -50,7 +50,7 @@ async def test_a_good_id_token_is_believed(provider: OidcProvider) -> None:
     assert (await provider.read_claims({"id_token": two}, ATTEMPT.nonce))["sub"] == "ann"
 
 
-def test_nobody_is_named_by_what_anyone_can_write_into_a_profile(provider: OidcProvider) -> None:
+def test_users_are_not_named_by_claims_that_they_can_edit(provider: OidcProvider) -> None:
     """The name stands in the audit trail."""
     about = {"sub": "7", "name": "Ann", "preferred_username": "ann", "email": "ann@example.com"}
     assert provider.identity_of(about).name == "ann@example.com"
@@ -86,7 +86,7 @@ async def test_logins_do_not_take_the_connections_of_others() -> None:
 
 
 @pytest.mark.parametrize("offered", [["HS256"], ["none"], ["RS256"]])
-async def test_a_signature_that_others_can_make_is_refused_whatever_the_provider_offers(
+async def test_a_signature_that_others_can_create_is_refused_even_if_the_provider_offers_it(
     provider: OidcProvider, offered: list[str]
 ) -> None:
     shared = OctKey.import_key("s3cret" * 8, {"kid": "k"})
@@ -184,7 +184,7 @@ def test_a_way_back_leads_nowhere_else() -> None:
     assert len(secrets) == 6
 
 
-def test_without_its_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_packages_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qo.web.oidc.provider", None)
     with pytest.raises(InvalidSetting, match=r"pip install 'qo-queue\[oidc\]'"):
         LoginService(MemoryEngine(), oidc(LoginPlace("http://localhost")), system_clock)

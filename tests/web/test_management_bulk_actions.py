@@ -8,7 +8,7 @@ import pytest
 
 from qo.audit import read_audit
 from qo.client import Client
-from qo.client.batch_reader import BatchReader
+from qo.client.batches import BatchReader
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError

@@ -103,7 +103,7 @@ def test_a_task_is_processing_then_completed_with_its_result(api: Served):
     assert task["completedAt"] >= task["lastAttemptAt"] >= task["createdAt"]
 
 
-def test_a_task_that_failed_once_says_when_it_is_tried_again(api: Served):
+def test_a_task_that_failed_shows_when_it_is_retried(api: Served):
     task_id = create(api, maxAttempts=2)
     api.break_down("smtp is down", delay=60)
     task = show(api, task_id)
@@ -164,7 +164,7 @@ def test_run_after_is_kept_and_heeded(api: Served):
     assert api.run(api.qo_client.dequeue()) == []
 
 
-def test_run_after_is_shown_as_asked_whatever_happens_to_the_task(api: Served):
+def test_run_after_keeps_the_submitted_value(api: Served):
     asked = "2025-01-15T10:00:00.000Z"
     task_id = create(api, runAfter="2025-01-15T10:00:00Z")
     assert show(api, task_id)["runAfter"] == asked

@@ -26,7 +26,7 @@ from qo.transitions import REASONS, reason_of
 from qo.web.stats.server_metrics import ServerMetrics
 from qo.web.stats.wait_times import percentiles, wait_percentiles
 from qo.worker import Worker, WorkerSettings
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.engines.http_server import Server
 from tests.servers.plain_http import NO_CERTIFICATES
 from tests.web.promql import Shown, problems, selectors, shown
@@ -206,7 +206,7 @@ async def test_a_heartbeat_that_does_not_arrive_is_counted() -> None:
     assert value(meters, "worker_heartbeat_failures_total") == 1
 
 
-async def test_a_reason_is_not_told_from_the_text_of_an_error(clock: ManualClock) -> None:
+async def test_a_reason_is_not_parsed_from_the_text_of_an_error(clock: ManualClock) -> None:
     engine = MemoryEngine(clock)
     await engine.add([new()])
     task = await claim_one(engine)
@@ -216,7 +216,7 @@ async def test_a_reason_is_not_told_from_the_text_of_an_error(clock: ManualClock
 
 def test_a_worker_shows_its_meters_on_a_port(unused_tcp_port: int) -> None:
     Meters().serve(unused_tcp_port)
-    with urlopen(f"http://127.0.0.1:{unused_tcp_port}/metrics", timeout=10) as response:
+    with urlopen(f"http://127.0.0.1:{unused_tcp_port}/metrics", timeout=TIMEOUT) as response:
         series = shown(response.read().decode())
     assert {"tasks_dlq_total", "task_duration_seconds_bucket", "tasks_promoted_total"} <= series.keys()
 

@@ -108,7 +108,7 @@ def test_a_member_of_a_group_logs_in_acts_and_logs_out(api: Served, oidc_provide
     assert session(api).status_code == 401 and "ended" in session(api).text  # the server has forgotten it, too
 
 
-def test_who_did_what_names_the_person(api: Served, oidc_provider: LoginPlace) -> None:
+def test_the_trail_names_the_user(api: Served, oidc_provider: LoginPlace) -> None:
     log_in(api, oidc_provider, "dan@example.com")  # the one group is a text, and told by the user info
     csrf = {"x-csrf-token": session(api).json()["csrf_token"]}
     api.post("/api/v1/controls/pause", {"queue": "mail"}, headers=csrf)
@@ -124,7 +124,7 @@ def test_who_did_what_names_the_person(api: Served, oidc_provider: LoginPlace) -
 
 
 @pytest.mark.parametrize("name", ["bob@example.com", "cat@example.com"])
-def test_somebody_without_a_role_stays_out(
+def test_a_user_without_a_role_is_rejected(
     api: Served, oidc_provider: LoginPlace, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert log_in(api, oidc_provider, name) == "../ui/#/login?problem=no_role"

@@ -94,7 +94,7 @@ class FrozenAtSessions(MemoryEngine):
         return await super().write_note(name, data, expected=expected)
 
 
-async def test_a_store_that_does_not_answer_ends_the_login_and_nobody_else_waits(
+async def test_a_store_that_does_not_respond_fails_the_login_and_blocks_no_one_else(
     oidc_provider: LoginPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "_STORE_TIMEOUT", 1.0)
@@ -161,7 +161,7 @@ async def trickling_provider(silent: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("silent", ["/.well-known/openid-configuration", "/keys", "/token"])
-async def test_a_provider_that_never_comes_to_an_end_ends_the_login_and_nobody_else_waits(
+async def test_a_provider_that_never_finishes_responding_fails_the_login_and_blocks_no_one_else(
     silent: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(oidc_provider_module, "_TOTAL_TIMEOUT", 1.0)

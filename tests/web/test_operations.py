@@ -44,7 +44,7 @@ def test_a_task_is_rescheduled_run_now_and_moved(api: Served) -> None:
     assert api.client.get("/api/v1/queue/stats").json()["pending"]["scheduled"] == 1
     assert api.client.post(f"{V1}/{task_id}/run-now").json() == {"task_id": task_id, "status": "queued"}
     refused = api.client.post(f"{V1}/{task_id}/run-now")
-    assert refused.status_code == 409 and "due already" in refused.text
+    assert refused.status_code == 409 and "already due" in refused.text
     assert api.client.post(f"{V1}/{task_id}/priority", json={"priority": "high"}).is_success
     assert shown(api, task_id)["priority"] == 0
     at = "2100-01-01T00:00:00Z"
@@ -96,7 +96,7 @@ def test_bulk_actions_take_a_filter(api: Served) -> None:
 
     assert act("run_now", filter={"type": ["report"]}) == 2
     refused = api.client.post(ACT, json={"action": "run_now", "ids": [ready]}).json()["refused"]
-    assert refused == [{"id": ready, "why": "the task is due already"}]
+    assert refused == [{"id": ready, "why": "the task is already due"}]
     assert act("priority", filter={}, priority=1) == 3
     assert act("reschedule", filter={"status": ["ready"]}, run_at="2100-01-01T00:00:00Z") == 3
     assert api.client.get("/api/v1/dashboard/tasks", params={"status": "scheduled"}).json()["total"] is None
@@ -125,7 +125,7 @@ def test_a_completed_task_is_replayed_on_request(api: Served) -> None:
     assert api.client.post(f"{V1}/replay", json={"status": ["completed"]}).json()["replayed"] == 1
 
 
-def test_a_task_says_why_it_waits(api: Served) -> None:
+def test_a_task_shows_why_it_is_waiting(api: Served) -> None:
     (task_id,) = later(api)
     api.client.post("/api/v1/controls/pause", json={"queue": "default"})
     answer = api.client.get(f"{V1}/{task_id}/explain").json()

@@ -9,6 +9,7 @@ from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
 from qo.model import Filter, Task
 from qo.testing.samples import new, task_id
+from tests.conditions import TIMEOUT
 from tests.web.serving import in_process
 
 
@@ -52,7 +53,7 @@ async def test_a_single_task_is_read_while_all_turns_are_taken() -> None:
         try:
             while engine.at_once < 4:
                 await asyncio.sleep(0)
-            answer = await asyncio.wait_for(http.post(f"{wire.PATH}/get", content=body, headers=kind), 20)
+            answer = await asyncio.wait_for(http.post(f"{wire.PATH}/get", content=body, headers=kind), TIMEOUT)
             assert answer.status_code == 200 and engine.at_once == 4
         finally:
             engine.gate.set()

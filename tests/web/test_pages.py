@@ -31,7 +31,7 @@ def test_the_policy_is_strict(one_server: Served):
     assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
 
 
-def test_every_file_has_its_type_and_is_asked_for_anew(one_server: Served):
+def test_every_file_has_its_type_and_is_revalidated(one_server: Served):
     types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
     for name, asset in read_assets().items():
         answer = one_server.client.get(f"/ui/{name}")

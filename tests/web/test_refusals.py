@@ -13,6 +13,7 @@ from qo.errors import InvalidTask, StorageError
 from qo.model import Change, Status
 from qo.testing.samples import new
 from qo.testing.samples import task_id as id_of
+from tests.conditions import TIMEOUT
 from tests.web.serving import Served, served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"
@@ -139,7 +140,7 @@ def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(one_se
     host, port = one_server.url.removeprefix("http://").split(":")
     fields = ("Connection: close", "Content-Type: application/json", f"Content-Length: {size}")
     head = "\r\n".join((f"POST {path} HTTP/1.1", f"Host: {host}", *fields, "", ""))
-    with socket.create_connection((host, int(port)), timeout=20) as line:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as line:
         line.sendall(head.encode())
         for _ in range(20):
             line.sendall(b" " * (size // 20))
@@ -150,7 +151,7 @@ def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(one_se
 UNREADABLE = {"deep": b"[" * 5_000 + b"]" * 5_000, "no text": b'"\xff"', "no JSON": b"{broken", "nothing": b""}
 
 
-def test_a_payload_nobody_can_read_hides_no_other_task_and_is_handed_out_as_bytes():
+def test_an_unreadable_payload_hides_no_other_task_and_is_returned_as_bytes():
     """Written into the store by another program; this one refuses it."""
     engine = MemoryEngine()
     with served(engine) as api:

@@ -11,6 +11,7 @@ from qo.engines.memory import MemoryEngine
 from qo.web import WebSettings
 from qo.web.callers import Scope
 from qo.web.http.tokens import create_token
+from tests.conditions import TIMEOUT
 from tests.servers.plain_http import NO_CERTIFICATES
 from tests.servers.proxies import NAME, caddy, nginx
 from tests.web.serving import Served, served
@@ -41,7 +42,7 @@ def proxied(
     with PROXIES[request.param](tmp_path_factory.mktemp(request.param), upstream) as url:
         port = url.rpartition(":")[2]
         headers = {"host": f"{NAME}:{port}", "authorization": api.client.headers["authorization"]}
-        with httpx.Client(base_url=url, headers=headers, timeout=20, verify=NO_CERTIFICATES) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, verify=NO_CERTIFICATES) as client:
             yield client
 
 

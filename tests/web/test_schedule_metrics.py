@@ -8,7 +8,7 @@ from qo.engines.memory import MemoryEngine
 from qo.monitor.scheduler import Scheduler
 from qo.store_time import StoreTime
 from qo.testing import ManualClock
-from qo.web.stats.schedule_metrics import ScheduleMetrics
+from qo.web.stats.server_metrics import ScheduleMetrics
 from tests.conditions import until
 
 

@@ -104,7 +104,7 @@ def test_tokens_are_created_listed_and_revoked(url: str):
     assert "shut" not in call(url, "token", "list").stdout
 
 
-def test_a_token_may_be_limited_and_says_who_made_it(url: str):
+def test_a_token_can_be_limited_and_shows_who_created_it(url: str):
     made = answer(
         url, "token", "create", "--name", "m", "--scopes", "work", "--queue", "b", "--queue", "a", "--type", "t"
     )

@@ -51,7 +51,9 @@ class Broken(MemoryEngine):
         (RuntimeError("a secret"), 500),
     ],
 )
-def test_trouble_of_the_store_is_told_without_details(error: Exception, status: int, caplog: pytest.LogCaptureFixture):
+def test_errors_of_the_store_are_reported_without_details(
+    error: Exception, status: int, caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.WARNING, "qo.web"), served(Broken(error)) as api:
         answer = api.post("/api/v1/tasks", {"task_type": "t"})
         assert answer.status_code == status

@@ -43,7 +43,7 @@ def shape(answer: httpx.Response) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("bulk", [False, True], ids=["one", "bulk"])
-def test_guessing_the_keys_of_others_tells_nothing(api: Served, bulk: bool):
+def test_guessing_the_keys_of_others_reveals_nothing(api: Served, bulk: bool):
     """Neither that a task exists, nor what became of it, nor what its payload is."""
     owner, guesser = producer(api, f"owner-{bulk}"), producer(api, f"guesser-{bulk}")
     native = api.run(api.qo_client.enqueue("t", {"n": 1}, idempotency_key=f"native-{bulk}"))
@@ -75,7 +75,7 @@ def test_keys_are_shared_by_all_who_may_read(api: Served):
         assert (found.status_code, found.json()["task_id"]) == (200, task.id)
 
 
-def test_a_limited_token_is_not_told_how_many_wait_elsewhere(api: Served):
+def test_a_limited_token_does_not_see_how_many_tasks_wait_elsewhere(api: Served):
     limited = producer(api, "limited", queues=["own"])
     assert limited("k", queue="own").json()["queue_position"] is None
     refused = limited("k", queue="default")

@@ -95,9 +95,7 @@ async def test_a_trace_id_of_the_users_own_is_kept_and_joined(exporter: InMemory
 
 
 @pytest.mark.parametrize("given", ["order 66", "0" * 32, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "é"])
-async def test_a_trace_id_that_says_nothing_to_a_tracer_is_an_attribute(
-    exporter: InMemorySpanExporter, given: str
-) -> None:
+async def test_a_trace_id_that_is_not_a_trace_is_an_attribute(exporter: InMemorySpanExporter, given: str) -> None:
     async with Client(MemoryEngine()) as client:
         await client.enqueue("good", {}, trace_id=given)
         await work(client)

@@ -254,7 +254,7 @@ def test_lists_are_filtered_by_status_type_queue_and_worker(api: Served):
 
 
 @EVERY_STORE
-def test_history_tells_every_transition_in_the_words_of_the_dialect(api: Served):
+def test_history_shows_every_transition_in_the_terms_of_this_api(api: Served):
     task_id = submit(api, max_retries=0)
     api.break_down()
     events = api.client.get(f"/api/v1/tasks/{task_id}/history").json()["events"]

@@ -122,7 +122,7 @@ async def test_a_late_worker_is_refused(worker: HttpWorker, client: Client, cloc
     assert await client.result(task["task_id"]) == "ours"
 
 
-async def test_failures_retry_unless_told_not_to(worker: HttpWorker, client: Client) -> None:
+async def test_failures_are_retried_by_default(worker: HttpWorker, client: Client) -> None:
     for _ in range(3):
         await client.enqueue("t")
     tasks = await worker.poll(3)
@@ -199,7 +199,7 @@ def test_a_short_time_limit_is_enforced_when_it_is_over_and_called_a_timeout() -
         assert row.failed == {"timeout": 1}
 
 
-async def test_a_heartbeat_tells_what_was_cancelled(worker: HttpWorker, client: Client) -> None:
+async def test_a_heartbeat_response_lists_cancelled_tasks(worker: HttpWorker, client: Client) -> None:
     await client.enqueue("t")
     (task,) = await worker.poll()
     await client.engine.apply([cancel(task["task_id"])])

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.engines.memory import MemoryEngine
 from qo.model import WorkflowGraph, complete, fail
 from qo.testing import ManualClock
@@ -123,7 +123,7 @@ async def test_a_task_names_its_workflow(client: Client) -> None:
         assert (await api.get(f"{DASHBOARD}/tasks/{other.id}")).json()["workflow"] is None
 
 
-async def test_a_session_says_whether_it_can_see_and_change_workflows(client: Client) -> None:
+async def test_a_session_shows_whether_it_can_see_and_change_workflows(client: Client) -> None:
     secrets = {
         "reads": await create_token(client.engine, "reads", [Scope.READ], now=0.0),
         "operates": await create_token(client.engine, "operates", [Scope.OPERATE], now=0.0),

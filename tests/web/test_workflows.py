@@ -1,10 +1,14 @@
 """Workflows over /api/v1, and for workers that poll over HTTP."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from qo.client import Client
+from qo.client.client import PAGE_SIZE
 from qo.engines.memory import MemoryEngine
-from qo.model import WorkflowGraph, complete, fail
+from qo.errors import StorageError
+from qo.model import Change, WorkflowGraph, complete, fail
 from qo.testing import ManualClock
 from qo.testing.samples import claim_one
 from qo.testing.workflow_histories import planned
@@ -92,3 +96,25 @@ async def test_a_worker_over_http_gets_the_results_of_parents(client: Client) ->
             }  # fmt: skip
             assert (await api.post(f"{WORKERS}/{worker}/result", json=done)).status_code == 200
     assert seen == [(graph.task_id(0), []), (graph.task_id(1), []), (graph.task_id(2), [0, 1])]
+
+
+async def test_the_cancelled_part_of_a_workflow_is_recorded_although_the_store_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client(MemoryEngine())  # the trail shows records of the last days
+    graph = (await client.workflows.submit("import", [planned() for _ in range(PAGE_SIZE + 1)])).graph
+    first, apply = graph.task_id(0), client.engine.apply
+
+    async def go_away(changes: Sequence[Change]) -> list[bool]:
+        if any(change.id == first for change in changes):  # it is cancelled last
+            raise StorageError("away")
+        return await apply(changes)
+
+    async with in_process(client) as api:
+        with monkeypatch.context() as patched:
+            patched.setattr(client.engine, "apply", go_away)
+            assert (await api.post(f"{WORKFLOWS}/{graph.id}/cancel")).status_code == 503
+        assert (await api.post(f"{WORKFLOWS}/{graph.id}/cancel")).status_code == 200
+        recorded = (await api.get("/api/v1/audit")).json()["actions"]
+    numbers = [(each["action"], each["number"]) for each in recorded]
+    assert numbers == [("workflow.cancel", 1), ("workflow.cancel", PAGE_SIZE)]

@@ -11,7 +11,7 @@ from qo.model import FINISHED, Status, Task
 from qo.tasks import PayloadArguments, Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from qo.worker.controls import ClaimScope
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 
 
 def claim_ahead(worker: Worker, number: int) -> None:
@@ -51,7 +51,7 @@ class Bench:
             yield worker
         finally:
             worker.stop()
-            await asyncio.wait_for(running, 30)
+            await asyncio.wait_for(running, TIMEOUT)
 
     async def submit(self, type: str, payload: Any = None, **options: Any) -> str:
         return (await self.client.enqueue(type, {} if payload is None else payload, **options)).id
@@ -75,7 +75,7 @@ class Bench:
         return await self.seen(task_id, lambda task: task.status is status)
 
     async def ended(self, task_id: str) -> Task:
-        return await self.client.ended(task_id, timeout=20)
+        return await self.client.ended(task_id, timeout=TIMEOUT)
 
     async def run_all(self, ids: list[str], **settings: Any) -> list[Task]:
         async with self.working(**settings):

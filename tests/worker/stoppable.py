@@ -4,9 +4,12 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from qo.errors import Cancelled
+from qo.model import Task
 from qo.running_task import current_task
 
 RECORD = "QO_TEST_CANCELLED"
@@ -63,3 +66,12 @@ def logs() -> None:
 def dies() -> None:
     log.warning("last words")
     os.kill(os.getpid(), 9)
+
+
+async def swallows_cancellations(task: Task, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    """Middleware that takes a cancellation for an error of the handler."""
+    try:
+        return await call_next()
+    except (asyncio.CancelledError, Cancelled):
+        record("swallowed")
+        return f"instead of {task.type}"

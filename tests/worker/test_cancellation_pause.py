@@ -66,7 +66,7 @@ async def watching(clock: ManualClock, size: int = 10) -> tuple[Delayed, Cancell
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
-async def test_a_distant_store_is_asked_as_rarely_about_large_tasks_as_about_small_ones(
+async def test_a_distant_store_is_polled_as_rarely_for_large_tasks_as_for_small_ones(
     clock: ManualClock, size: int
 ) -> None:
     engine, watch, runs = await watching(clock, size)

@@ -113,7 +113,7 @@ async def test_tasks_of_another_process_of_the_same_name_are_left_alone() -> Non
         assert [task and task.status for task in tasks] == [Status.RUNNING] * 2
 
 
-def test_a_table_is_read_by_who_holds_its_descriptor() -> None:
+def test_a_table_is_readable_through_its_descriptor() -> None:
     table, descriptor = RunTable.create()
     theirs = RunTable.attach(descriptor)
     assert (table.phase, table.url, table.runs(), table.leases()) == (Phase.STARTING, "", [], set())
@@ -252,7 +252,7 @@ def record(table: RunTable, task_id: str) -> None:
     table.start(run, 0.0)
 
 
-async def test_nobody_is_charged_when_a_process_is_killed_because_its_user_does_not_wait() -> None:
+async def test_no_task_is_charged_when_the_user_kills_the_process() -> None:
     async with supervised(ManualClock()) as (child, table):
         table.set_url("memory://")
         table.begin(0.0)

@@ -6,8 +6,7 @@ from typing import Self
 
 import pytest
 
-from qo.buckets.memory import MemoryBucket
-from qo.buckets.request_counter import CountingBucket
+from qo.buckets.memory import CountingBucket, MemoryBucket
 from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.object_per_task import ObjectPerTaskEngine
@@ -83,7 +82,7 @@ def test_an_idle_worker_asks_once_in_four_seconds(layout: str, *, watched: bool)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_idle_worker_looks_at_the_switches_before_it_claims(layout: str) -> None:
+def test_an_idle_worker_reads_the_controls_before_it_claims(layout: str) -> None:
     async def idle() -> None:
         async with Idle(layout, watched=False) as it:
             await pass_time(QUIET)

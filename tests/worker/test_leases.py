@@ -79,7 +79,7 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
     assert await bench.client.workers() == []
 
 
-async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
+async def test_aborting_releases_everything_immediately(bench: Bench) -> None:
     async def slow() -> None:
         await asyncio.Event().wait()
 

@@ -274,5 +274,5 @@ async def test_an_app_has_one_lifespan_and_declares_it_before_its_worker_starts(
         hooks.set_lifespan(hooked.pool)
     hooks.is_in_use = False
     hooks.set_lifespan(hooked.pool)
-    with pytest.raises(InvalidSetting, match="the lifespan is pool already"):
+    with pytest.raises(InvalidSetting, match="the lifespan is already pool"):
         hooks.set_lifespan(raises)

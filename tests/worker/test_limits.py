@@ -15,7 +15,7 @@ from qo.tasks import Handler, Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
 from qo.worker.controls import Limits
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.worker.bench import Bench
 
 
@@ -181,7 +181,7 @@ async def test_a_worker_whose_claims_never_return_gives_up(client: Client) -> No
     registry.add(make_handler(fine, type="fine", options=make_options(fine)))
     worker = Worker(Client(_Away(client.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
     with pytest.raises(WorkerStuck, match="has not answered"):
-        await asyncio.wait_for(worker.run(), 10)
+        await asyncio.wait_for(worker.run(), TIMEOUT)
 
 
 async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:
@@ -232,7 +232,7 @@ class _CountedClaims(MemoryEngine):
         return tasks
 
 
-async def test_a_type_that_has_used_up_its_rate_goes_on_with_the_next_tokens() -> None:
+async def test_a_type_that_has_used_up_its_rate_continues_with_the_next_tokens() -> None:
     async def limited() -> None: ...
 
     async def other() -> None: ...

@@ -13,7 +13,7 @@ from qo.engines import open_engine
 from qo.ids import new_token
 from qo.log_output import JsonFormatter, TextFormatter
 from qo.model import RetryPolicy, Status, created
-from qo.model.text import LOG_LIMIT
+from qo.model.text import LOG_LIMIT, storable_log
 from qo.tasks import HandlerOptions, make_handler
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
@@ -94,7 +94,7 @@ async def test_only_the_last_lines_are_kept(bench: Bench) -> None:
     assert 10_000 < len(event.log or "") <= LOG_LIMIT
 
 
-async def test_nothing_is_captured_unless_a_worker_is_told_to(bench: Bench) -> None:
+async def test_nothing_is_captured_by_default(bench: Bench) -> None:
     before = list(logging.getLogger().handlers)
     bench.handle(logs, "work")
     task_id = await bench.submit("work", retry=QUICK)
@@ -130,11 +130,21 @@ def records() -> Iterator[list[str]]:
     log.removeHandler(handler)
 
 
-def test_of_a_line_that_is_too_long_the_end_is_kept() -> None:
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_of_a_line_that_is_too_long_the_end_is_kept(letter: str) -> None:
     for earlier in ([], ["before"]):
-        kept = _kept([*earlier, f"{'x' * LOG_LIMIT}end"])
-        assert kept.endswith("xend") and kept.count("x") == LOG_LIMIT - len("end")
-        assert kept.startswith("(1 earlier line not kept)\n" if earlier else "x")
+        stored = storable_log(_kept([*earlier, f"{letter * LOG_LIMIT}end"])) or ""
+        assert stored.endswith(f"{letter}end")
+        assert LOG_LIMIT - 100 < len(stored.encode()) <= LOG_LIMIT
+        assert stored.startswith("(1 earlier line not kept)\n" if earlier else letter)
+
+
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_the_store_keeps_the_number_of_dropped_lines(letter: str) -> None:
+    stored = storable_log(_kept([letter * 1000] * MAX_LINES)) or ""
+    notice, *kept = stored.split("\n")
+    assert notice == f"({MAX_LINES - len(kept)} earlier lines not kept)"
+    assert kept == [letter * 1000] * (LOG_LIMIT // (len(letter.encode()) * 1000 + 1))
 
 
 def test_short_lines_after_long_ones_leave_no_more_than_the_limit() -> None:

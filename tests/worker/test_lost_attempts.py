@@ -16,8 +16,6 @@ from qo.worker import Worker, WorkerSettings
 from tests.conditions import until, wait_until
 from tests.worker.bench import Bench, claim_ahead
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def block_event_loop(condition: Callable[[], bool]) -> None:
     """Keep the event loop from running while `condition` holds, as in a frozen process; threads go on.

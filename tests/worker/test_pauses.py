@@ -10,10 +10,8 @@ from qo import notes
 from qo.client import Client
 from qo.model import Status
 from qo.worker import Worker, WorkerSettings, loop_executor
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.worker.bench import Bench, claim_ahead
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def none_running(bench: Bench, ids: list[str]) -> bool:
@@ -52,7 +50,7 @@ async def test_nothing_starts_after_pause_has_returned(bench: Bench, what: dict[
         assert (await bench.ended(ids[-1])).status is Status.COMPLETED
 
 
-async def test_a_pause_by_another_client_of_this_process_counts_at_once(bench: Bench) -> None:
+async def test_a_pause_by_another_client_of_this_process_takes_effect_immediately(bench: Bench) -> None:
     """Another queue on the same store, as an App beside a tq has."""
     starts: list[int] = []
 
@@ -161,7 +159,7 @@ async def test_a_pause_reaches_a_worker_that_is_ending(bench: Bench) -> None:
     await bench.ended(await bench.submit("t"))
     worker.stop()
     await bench.client.controls.pause()
-    await asyncio.wait_for(running, 20)
+    await asyncio.wait_for(running, TIMEOUT)
     await bench.client.controls.resume()
 
 

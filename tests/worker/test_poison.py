@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qo.model import Status, Task, expire
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.worker import handlers
 from tests.worker.bench import Bench
 
@@ -88,7 +88,7 @@ async def is_expired(bench: Bench, task: Task) -> bool:
     return landed
 
 
-async def test_a_task_that_took_its_process_with_it_gets_one_of_its_own(bench: Bench) -> None:
+async def test_a_task_that_crashed_its_process_runs_alone_next_time(bench: Bench) -> None:
     bench.handle(handlers.pid, "pid")
     task_id = await bench.submit("pid")
     (task,) = await bench.client.dequeue("pid", lease=0.001)
@@ -135,7 +135,7 @@ async def test_what_no_thread_or_process_can_be_started_for_is_handed_back_at_no
     monkeypatch.setattr("multiprocessing.util.spawnv_passfds", spawn)
     bench.handle(handlers.fine, "fine", executor=executor)
     task_id = await bench.submit("fine", max_retries=0)
-    async with bench.working(), asyncio.timeout(20):
+    async with bench.working(), asyncio.timeout(TIMEOUT):
         await until(lambda: f"cannot start a {executor}" in caplog.text)
         task = await bench.has_status(task_id, Status.PENDING)
     assert (task.attempt, task.failures) == (1, 0)

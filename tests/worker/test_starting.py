@@ -15,10 +15,8 @@ from qo.testing.samples import claim, new
 from qo.worker import WorkerSettings, executors, lease_keeper, loop_executor
 from qo.worker.run import Run
 from qo.worker.start_queue import StartQueue
-from tests.conditions import delay, until
+from tests.conditions import TIMEOUT, delay, until
 from tests.worker.bench import Bench, claim_ahead
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +160,7 @@ async def test_any_number_of_blocked_event_loops_are_closed_together(
         await bench.submit("block")
         (task,) = await bench.client.dequeue("block")
         several.start([Run(task, handler, lambda *_: None)])
-        assert await asyncio.to_thread(blocked.acquire, timeout=20)
+        assert await asyncio.to_thread(blocked.acquire, timeout=TIMEOUT)
         clock.advance(1)
         several.replace_stalled_loop()  # asks the loop for an answer
         clock.advance(60)

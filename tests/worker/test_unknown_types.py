@@ -14,7 +14,7 @@ from qo.model import ANY, ClaimRequest, Status, Task
 from qo.notes import KNOWN_TYPES, WORKERS, KnownTypes, WorkerNote, make_types_known, read
 from qo.testing.clock import ManualClock
 from qo.worker import Worker, WorkerSettings
-from tests.conditions import until
+from tests.conditions import TIMEOUT, until
 from tests.worker.bench import Bench
 from tests.worker.unknown_type_checks import clock, timed, unknown_types
 
@@ -31,7 +31,7 @@ async def stored(bench: Bench, task_id: str) -> Task:
     return task
 
 
-async def test_a_type_that_no_worker_knows_stays_pending_untouched_until_its_worker_comes(bench: Bench) -> None:
+async def test_a_type_without_a_worker_stays_pending_until_one_starts(bench: Bench) -> None:
     bench.handle(lambda: 1, name="known")
     early = await bench.submit("early")
     before = await stored(bench, early)
@@ -112,7 +112,7 @@ async def test_checks_are_rare(bench: Bench, clock: ManualClock) -> None:
     assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 60.0)
 
 
-async def test_a_worker_claims_only_what_it_knows_however_much_else_waits_in_front(bench: Bench) -> None:
+async def test_a_worker_claims_only_its_types_regardless_of_what_waits_in_front(bench: Bench) -> None:
     asked: list[ClaimRequest] = []
 
     class Watched(MemoryEngine):
@@ -133,15 +133,14 @@ async def test_a_worker_claims_only_what_it_knows_however_much_else_waits_in_fro
         assert (await client.stats())["pending"] == len(many)
 
 
-@pytest.mark.timeout(30)
-async def test_a_drain_leaves_them_and_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_drain_leaves_and_reports_them(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.handle(lambda: 1, name="known")
     ids = [await bench.submit(type) for type in ("typo", "typo", "known")]
     with caplog.at_level(logging.INFO, "qo.worker"):
         await Worker(bench.client, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
     statuses = [(await stored(bench, task_id)).status for task_id in ids]
     assert statuses == [Status.PENDING, Status.PENDING, Status.COMPLETED]
-    assert "drained; tasks left in the queue: 2 typo (no worker handles this type)" in caplog.text
+    assert "drained; tasks left in the queue: 2 typo (no running worker handles this type)" in caplog.text
 
 
 async def test_dequeue_beside_a_worker_gets_what_the_worker_does_not_know(bench: Bench) -> None:
@@ -286,10 +285,9 @@ async def test_what_is_known_cannot_be_read_so_nothing_is_failed(bench: Bench, c
         clock.advance(1)
 
 
-@pytest.mark.timeout(30)
 async def test_a_drain_may_fail_them(bench: Bench) -> None:
     bench.handle(lambda: 1, name="known")
     lost = await bench.submit("typo")
     worker = Worker(bench.client, bench.registry, WorkerSettings(drain=True, poll=0.05, fail_unknown_types=0.0))
-    await asyncio.wait_for(worker.run(), 20)
+    await asyncio.wait_for(worker.run(), TIMEOUT)
     assert (await stored(bench, lost)).status is Status.FAILED

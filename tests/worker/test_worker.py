@@ -66,7 +66,7 @@ async def test_a_handler_may_ask_for_a_retry_or_give_up(bench: Bench) -> None:
     assert (second.status, second.attempt, second.error) == (Status.FAILED, 1, "no such customer")
 
 
-async def test_bad_arguments_fail_at_once_and_say_why(bench: Bench) -> None:
+async def test_invalid_arguments_fail_permanently_with_the_reason(bench: Bench) -> None:
     async def greet(name: str) -> None: ...
 
     bench.handle(greet)
@@ -77,7 +77,7 @@ async def test_bad_arguments_fail_at_once_and_say_why(bench: Bench) -> None:
         assert task.error.startswith("payload: greet()")
 
 
-async def test_a_result_that_cannot_be_kept_fails_at_once(bench: Bench) -> None:
+async def test_a_result_that_cannot_be_stored_fails_permanently(bench: Bench) -> None:
     async def odd() -> object:
         return object()
 

@@ -1,12 +1,16 @@
 """Tasks that running tasks add, while other processes end, replay or review the workflow."""
 
+import asyncio
+
 import pytest
 
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import LeaseLost
+from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     SUBMIT_DEADLINE,
+    Note,
     Status,
     Task,
     WorkflowGraph,
@@ -19,6 +23,7 @@ from qo.testing.samples import claim, claim_one
 from qo.testing.workflow_histories import planned
 from qo.testing.workflow_store import MeddlingStore, WorkflowStore
 from qo.workflows import OPEN_WORKFLOWS
+from tests.conditions import TIMEOUT
 
 
 @pytest.fixture
@@ -50,6 +55,28 @@ async def test_what_a_lost_attempt_adds_after_the_workflow_has_completed_is_drop
     assert await store.statuses(graph) == [Status.COMPLETED, Status.CANCELLED]
     assert await store.client.workflows.status(graph.id) is WorkflowStatus.COMPLETED
     assert await store.client.workflows.result(graph.id, timeout=0) == 7
+
+
+class SlowNotes(ForwardingEngine):
+    """Between a read and a write of a note, others have time to read it too."""
+
+    async def read_note(self, name: str) -> Note | None:
+        note = await super().read_note(name)
+        await asyncio.sleep(0)
+        return note
+
+
+async def test_many_tasks_can_add_others_at_the_same_time() -> None:
+    clock = ManualClock()
+    store = WorkflowStore(SlowNotes(MemoryEngine(clock)), clock)
+    graph = await store.submit(*(planned() for _ in range(100)))
+    tasks = await claim(store.client.engine, limit=100)
+    adding = (
+        store.client.workflows.add(graph.token, [planned(at, added_by=(at, task.attempt))])
+        for at, task in enumerate(tasks)
+    )
+    added = await asyncio.gather(*adding)
+    assert sorted(index for indexes in added for index in indexes) == [*range(100, 200)]
 
 
 async def test_a_pending_task_of_an_attempt_that_did_not_complete_delays_no_result(store: WorkflowStore) -> None:
@@ -138,7 +165,7 @@ async def test_a_result_that_ends_while_tasks_are_added_is_that_of_the_added_tas
         await store.client.engine.apply([complete(await claim_one(store.client.engine), b"2")])
 
     meddling.before_get = add_and_complete
-    assert await Client(meddling, clock=store.clock).workflows.result(graph.id, timeout=5) == 2
+    assert await Client(meddling, clock=store.clock).workflows.result(graph.id, timeout=TIMEOUT) == 2
 
 
 async def test_a_workflow_whose_adder_was_deleted_is_closed(store: WorkflowStore) -> None:

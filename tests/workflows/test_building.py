@@ -9,9 +9,9 @@ import pytest
 import qo
 from qo.app import background_of
 from qo.model import MAX_WORKFLOW_TASKS, PendingKind, Status, WorkflowStatus
-from qo.node_handle import NodeHandle
 from qo.testing.app_tester import AppTester
 from qo.workflow import Workflow
+from qo.workflow_run import NodeHandle
 
 app = qo.App("memory://")
 seen: list[Any] = []
@@ -182,7 +182,7 @@ def test_a_cancelled_workflow_runs_to_its_end_after_a_replay(t: AppTester) -> No
     assert run.cancel() == 3
     t.drain()
     assert (run.status(), run.progress().cancelled) == (WorkflowStatus.CANCELLED, 3)
-    with pytest.raises(qo.WrongStatus, match="all of its tasks have ended"):
+    with pytest.raises(qo.WrongStatus, match="all of its tasks have finished"):
         run.cancel()
     assert run.replay() == 3
     t.drain()
@@ -192,7 +192,7 @@ def test_a_cancelled_workflow_runs_to_its_end_after_a_replay(t: AppTester) -> No
 def test_a_blocked_task_can_be_run_now_but_not_rescheduled(t: AppTester) -> None:
     run = qo.chain(number.s(1), note.s("eager")).enqueue()
     child = run.view().nodes[1].task_id
-    with pytest.raises(qo.WrongStatus, match="waits for other tasks of its workflow"):
+    with pytest.raises(qo.WrongStatus, match="is waiting for other tasks of its workflow"):
         app.reschedule(child, 5_000_000_000.0)
     app.run_now(child)
     t.drain()
@@ -213,7 +213,7 @@ async def test_every_method_has_an_async_form() -> None:
 REFUSALS: dict[str, tuple[type[Exception], str, Any]] = {
     "a wrong type": (qo.InvalidTask, r"number\(\) does not accept n: Expected `int`, got `str`", lambda: number.s("x")),
     "an unknown argument": (qo.InvalidTask, "unexpected keyword argument 'm'", lambda: number.s(m=1)),
-    "an open argument": (qo.InvalidTask, "misses the argument 'n'", lambda: flow().add(number.s())),
+    "an open argument": (qo.InvalidTask, "is missing the argument 'n'", lambda: flow().add(number.s())),
     "no tasks": (qo.InvalidWorkflow, "'test' has no tasks", lambda: flow().submit()),
     "an empty chain": (qo.InvalidWorkflow, "'chain' has no tasks", qo.chain),
     "an empty group": (qo.InvalidWorkflow, "'group' has no tasks", lambda: qo.group([])),
@@ -274,7 +274,7 @@ def test_explain_names_the_tasks_that_a_task_waits_for() -> None:
     it.add(total.s([it.add(number.s(n)) for n in range(8)]))
     view = it.submit().view()
     waits = app_explanation(view.nodes[8].task_id)
-    assert waits.startswith(f"it waits for 8 of 8 tasks of its workflow: number ({view.nodes[0].task_id}) is pending")
+    assert waits.startswith(f"waiting for 8 of 8 tasks of its workflow: number ({view.nodes[0].task_id}) is pending")
     assert waits.endswith("and 3 more")
 
 

@@ -32,6 +32,11 @@ class MeteredEngine(ForwardingEngine):
         self.counts["tasks"] += len(ids)
         return await super().get_without_values(ids)
 
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        self.counts["gets"] += 1
+        self.counts["results"] += len(ids)
+        return await super().get(ids)
+
     async def read_note(self, name: str) -> Note | None:
         self.counts["graphs"] += name.startswith(GRAPHS)
         return await super().read_note(name)
@@ -66,6 +71,18 @@ async def test_a_callback_reads_each_task_about_once(store: MeteredStore) -> Non
     store.take()
     await store.finish()
     assert store.take()["tasks"] < 2 * SIZE
+
+
+async def test_a_claim_reads_the_graph_and_the_results_of_all_its_tasks_once(store: MeteredStore) -> None:
+    tasks = [planned(), planned(), *(planned(0, 1, bound=True) for _ in range(20))]
+    await store.client.workflows.submit("fan-out", tasks)
+    first, second = await claim(store.client.engine)
+    await store.client.engine.apply([complete(first, b"1"), complete(second, b"2")])
+    store.take()
+    claimed = await claim(store.client.engine, limit=20)
+    assert [task.payload for task in claimed] == [b'{"results":[1,2]}'] * 20
+    taken = store.take()
+    assert (taken["gets"], taken["results"], taken["graphs"]) == (1, 2, 1), taken
 
 
 async def test_a_replay_of_one_step_reads_only_what_depends_on_it(store: MeteredStore) -> None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidWorkflow, StorageError, WrongStatus
 from qo.forwarding_engine import ForwardingEngine

@@ -4,6 +4,7 @@ from typing import Any
 
 import qo
 from qo.model import NewTask, group_in
+from tests.conditions import TIMEOUT
 
 app = qo.App("memory://")
 
@@ -61,4 +62,4 @@ def test_tasks_with_groups_run() -> None:
         flow.add(bill.s(7), after=[found])
         run = flow.submit()
         tester.drain()
-        assert run.result(timeout=5) == [42, 7]
+        assert run.result(timeout=TIMEOUT) == [42, 7]

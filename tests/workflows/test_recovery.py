@@ -3,7 +3,7 @@
 import pytest
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError

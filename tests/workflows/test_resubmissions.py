@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.codec import decode_value
 from qo.engines.memory import MemoryEngine
 from qo.forwarding_engine import ForwardingEngine

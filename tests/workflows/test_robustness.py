@@ -18,6 +18,7 @@ from qo.model import (
     Guard,
     Note,
     Status,
+    Task,
     complete,
     needs_results,
     node_address,
@@ -72,7 +73,7 @@ def test_other_keys_of_a_dict_with_results_are_refused() -> None:
 
 
 async def test_a_task_before_its_parent_is_refused(store: WorkflowStore) -> None:
-    with pytest.raises(InvalidWorkflow, match="task 0 waits for"):
+    with pytest.raises(InvalidWorkflow, match="task 0 depends on"):
         await store.submit(planned(1), planned())
     assert await store.engine.notes(GRAPHS) == []
 
@@ -146,6 +147,28 @@ async def test_a_workflow_that_cannot_be_read_does_not_keep_the_monitor_from_oth
     with pytest.raises(StorageError, match="damaged shard"):
         await monitor.check()
     assert [task.id for task in await claim(store.engine)] == [graphs[1].task_id(1)]
+
+
+class UnreadableTask(ForwardingEngine):
+    """A store that cannot read one task: it is in a damaged shard, or its result in an object without permission."""
+
+    unreadable = ""
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        if self.unreadable in ids:
+            raise StorageError("a damaged shard")
+        return await super().get(ids)
+
+
+async def test_a_result_that_cannot_be_read_does_not_keep_other_tasks_from_starting(store: WorkflowStore) -> None:
+    engine = UnreadableTask(store.engine)
+    client = Client(engine, clock=store.clock)
+    flows = [(await client.workflows.submit("pair", [planned(), planned(0, bound=True)])).graph for _ in range(3)]
+    await client.engine.apply([complete(task, b"1") for task in await claim(client.engine, limit=3)])
+    engine.unreadable = flows[1].task_id(0)
+    assert {task.id for task in await claim(client.engine, limit=3)} == {flows[0].task_id(1), flows[2].task_id(1)}
+    (waiting,) = await store.engine.get([flows[1].task_id(1)])
+    assert waiting is not None and waiting.status is Status.PENDING
 
 
 async def test_the_monitor_does_not_read_a_workflow_that_began_just_now(store: WorkflowStore) -> None:

@@ -46,7 +46,7 @@ from qo.model import ADMIN_NOTES, AUDIT_NOTES, NEW, Note
 PREFIX: Final = f"{ADMIN_NOTES}audit/"
 DAY: Final = 86_400.0
 RETENTION: Final = 90 * DAY  # seconds a record is kept
-MAX_DAYS_FULL: Final = 10  # days that may be full at once
+MAX_DAYS_FULL: Final = 10  # days that may be full at the same time
 MAX_PER_DAY: Final = 1_000
 MAX_PER_DAY_IN_ONE_OBJECT: Final = 100  # where every write of the queue also writes the trail
 _STAMP_LENGTH = 13  # digits of the milliseconds in the name of a new note
@@ -103,7 +103,7 @@ async def read_audit(
     for series in _SERIES:
         for note in await engine.notes(
             series.inbox
-        ):  # before the days, so that records merged meanwhile are not missed
+        ):  # before the days, so that records merged in the meantime are not missed
             found.take(note, series)
     for month, begins_at in _months(now if before is None else min(now, before[0]), since):
         for series in _SERIES:

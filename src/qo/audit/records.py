@@ -23,7 +23,7 @@ log = logging.getLogger("qo.audit")
 ActorKind = Literal["token", "cli", "page", "user", "anyone"]
 ActionOutcome = Literal["done", "unknown"]
 
-MAX_TASK_IDS: Final = 20  # ids named in one record; `number` tells how many tasks there were
+MAX_TASK_IDS: Final = 20  # ids named in one record; `number` is the number of tasks
 MAX_RECORD_SIZE: Final = 16 * 1024  # bytes of a stored record; the fields of a record that qo writes stay far below it
 _MAX_NAME = 128  # characters
 _MAX_TARGET = 500  # characters
@@ -42,7 +42,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: Annotated[str, Meta(max_length=_MAX_TARGET)] = ""
     task_ids: Annotated[tuple[_Name, ...], Meta(max_length=MAX_TASK_IDS)] = ()
     number: int | None = None  # tasks that were changed
-    outcome: ActionOutcome = "done"  # unknown: the store failed, and may or may not have taken the write
+    outcome: ActionOutcome = "done"  # unknown: the store failed, and may have accepted the write
     origin: _Name = ""  # the address a request came from
     verified: bool = True  # False: written with credentials that may only add records. Set by the reader, never stored
 
@@ -125,7 +125,7 @@ def unreadable_note(note: Note, *, at: float) -> StoredAction:
 
 
 def shortened(action: StoredAction) -> StoredAction:
-    """The action, or a short record in its place that says so if its bytes exceed `MAX_RECORD_SIZE`."""
+    """The action, or a shortened record that is marked as such if its bytes exceed `MAX_RECORD_SIZE`."""
     size = len(memoryview(action.raw))
     if size <= MAX_RECORD_SIZE:
         return action

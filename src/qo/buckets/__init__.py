@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.errors import InvalidSetting
-from qo.url_secrets import hide_password
+from qo.safe_text import hide_password
 
 __all__ = ["open_bucket"]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from qo.errors import InvalidSetting
-from qo.url_secrets import hide_password
+from qo.safe_text import hide_password
 
 _BUCKET_VARIABLES = {"s3": "S3_BUCKET", "gs": "GOOGLE_BUCKET", "az": "AZURE_CONTAINER_NAME"}
 _MAX_CONNECTIONS = 64  # at 25 ms per request, about 2,500 requests a second

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from qo.errors import StorageError
 
-_MAX_REQUESTS = 2  # in flight; deletions requested meanwhile go into the next batch
+_MAX_REQUESTS = 2  # in flight; deletions requested in the meantime go into the next batch
 _MAX_KEYS_PER_REQUEST = 1000  # S3's limit
 _MAX_REFUSALS = 3  # in a row while single deletions succeed: the store does not support bulk deletes
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from qo.bucket import ANY, NEW, Bucket
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict, QoError, StorageError
-from qo.findings import Finding
 from qo.ids import new_token
-from qo.url_secrets import hide_password
+from qo.reports import Finding
+from qo.safe_text import hide_password
 
 _RACERS = 8  # concurrent writes per race
 _CLOCK_WARNING, _MAX_CLOCK_DIFFERENCE = 5.0, 60.0
@@ -136,7 +136,7 @@ async def missing_objects(trial: Trial) -> Finding:
 
 
 async def listings(trial: Trial) -> Finding:
-    """A listing must show writes and deletions at once, and in order."""
+    """A listing must show writes and deletions immediately, and in order."""
     names = [f"listings/{number:03}" for number in range(20)]
     await asyncio.gather(*(trial.bucket.put(trial.key(name), b"", expected=ANY) for name in names))
     if await _listed(trial, "listings/") != [trial.key(name) for name in names]:
@@ -146,7 +146,7 @@ async def listings(trial: Trial) -> Finding:
     await asyncio.gather(*(trial.bucket.delete(trial.key(name)) for name in names[::2]))
     if await _listed(trial, "listings/") != [trial.key(name) for name in names[1::2]]:
         return Finding("listing", False, "objects just deleted are still listed: do not use")
-    return Finding("listing", True, "the listing shows writes and deletions at once, and in order")
+    return Finding("listing", True, "the listing shows writes and deletions immediately, and in order")
 
 
 async def old_versions(trial: Trial) -> Finding:

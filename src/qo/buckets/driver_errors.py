@@ -50,7 +50,9 @@ def to_qo_error(error: BaseException, address: BucketAddress, key: str, *, writi
     if status in (401, 403):
         return Refused(_denied(code, address))
     if status == _TOO_LARGE or code in _SIZE_CODES:
-        return ObjectTooLarge(f"{address} refuses {key} because of its size; submit less at once, or raise its limit")
+        return ObjectTooLarge(
+            f"{address} refuses {key} because of its size; submit fewer tasks in one call, or raise its limit"
+        )
     return _transport_error(error, address, status, writing=writing)
 
 

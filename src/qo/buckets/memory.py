@@ -1,12 +1,15 @@
-"""A bucket in a dict, for tests and single processes."""
+"""Buckets for tests and single processes: one in a dict, and one that counts the requests of another."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import count
 
-from qo.bucket import ANY, NEW, Blob, check_key
+from qo.bucket import ANY, NEW, Blob, Bucket, check_key
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict
+
+_PAGE_SIZE = 1000  # keys that a store lists in one request
 
 
 class MemoryBucket:
@@ -45,3 +48,39 @@ class MemoryBucket:
     def _present(self, key: str) -> Blob | None:
         versions = self._blobs.get(key)
         return versions[-1] if versions else None
+
+
+class CountingBucket:
+    """Forwards every call. `requests` counts by kind: get, put, delete, list (pages), versions."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.requests: Counter[str] = Counter()
+        self._bucket = bucket
+
+    async def get(self, key: str) -> Blob | None:
+        self.requests["get"] += 1
+        return await self._bucket.get(key)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        self.requests["put"] += 1  # refused writes count too: they are billed
+        return await self._bucket.put(key, data, expected=expected)
+
+    async def delete(self, key: str) -> None:
+        self.requests["delete"] += 1
+        await self._bucket.delete(key)
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        self.requests["list"] += 1
+        listed = 0
+        async for key in self._bucket.keys(prefix, after=after):
+            if listed and listed % _PAGE_SIZE == 0:
+                self.requests["list"] += 1
+            listed += 1
+            yield key
+
+    async def versions(self, key: str) -> list[Blob]:
+        self.requests["versions"] += 1
+        return await self._bucket.versions(key)
+
+    def now(self) -> float:
+        return self._bucket.now()

@@ -1,4 +1,4 @@
-"""Conditional writes whose response was lost: tells the caller's own write from another writer's."""
+"""Conditional writes whose response was lost: distinguishes the caller's own write from another writer's."""
 
 import asyncio
 from collections.abc import Callable
@@ -86,7 +86,7 @@ class _Attempt:
         except Conflict:
             if not self._in_doubt:
                 raise
-        version = await self._read_back()  # an earlier attempt may have been applied meanwhile
+        version = await self._read_back()  # an earlier attempt may have been applied in the meantime
         if version is None:
             raise StorageError(f"{self._key} changes faster than it can be read; try again")
         return version
@@ -107,7 +107,7 @@ class _Attempt:
     def _recognise(self, blob: Blob) -> str:
         ours = self._is_ours(blob.data)
         if ours is None:
-            raise _Undecidable(f"{self._key} has changed too often to tell whether it received this write")
+            raise _Undecidable(f"{self._key} has changed too often to determine whether it received this write")
         if not ours:
             raise Conflict(f"{self._key} was written by another process")
         return SUPERSEDED

@@ -140,7 +140,11 @@ class CliAction:
         self.target = target
         self.task_ids: list[str] = []
         self.number: int | None = None  # of tasks changed; None: the action does not concern tasks
-        self.is_unknown = False  # True: the store may or may not have written part of it
+        self.is_unknown = False  # True: the store may have written part of it
+
+    def count(self, number: int) -> None:
+        """Add changed tasks, after each write."""
+        self.number = (self.number or 0) + number
 
 
 @asynccontextmanager

@@ -80,7 +80,7 @@ def watch(call: Invocation, batch: str, interval: float) -> int:
 async def _find(client: Client, batch: str) -> BatchProgress:
     progress = await find_batch(client.engine, batch)
     if not progress.total:
-        raise TaskNotFound(f"there is no batch {batch}: no task was submitted with it; see `qo batch list`")
+        raise TaskNotFound(f"there is no batch {batch}; see `qo batch list`")
     return progress
 
 

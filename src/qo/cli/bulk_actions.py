@@ -33,7 +33,7 @@ class BulkAction(NamedTuple):
     allowed_statuses: frozenset[Status]
     change_one: ChangeOne
     change_many: ChangeMany
-    age: str = "finished"  # the instant that --older-than refers to: "finished" or "created"
+    age: str = "finished"  # the time that --older-than refers to: "finished" or "created"
     default_kinds: tuple[PendingKind, ...] = ()
     changes_pending: bool = False  # --status may name kinds of pending tasks
 
@@ -192,9 +192,7 @@ def change(call: Invocation, action: BulkAction, ids: tuple[str, ...], *, yes: b
     if ids:
         return _by_id(call, action, unique(ids))
     if not selection:
-        raise click.UsageError(
-            f"Pass the ids of tasks to {action.name}, or a filter such as --status {action.default_statuses[0]}."
-        )
+        raise click.UsageError(f"Pass the ids of tasks, or a filter such as --status {action.default_statuses[0]}.")
     return _by_filter(call, action, selection, yes=yes)
 
 

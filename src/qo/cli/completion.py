@@ -13,7 +13,7 @@ _TIMEOUT = 1.0  # seconds
 _MAX_IDS = 200  # newest tasks whose ids are offered
 _MAX_ITEMS = 100
 
-Items = list[tuple[str, str]]  # values and what to show beside them
+Items = list[tuple[str, str]]  # values and what to show next to them
 
 
 def complete_types(ctx: click.Context, incomplete: str) -> list[CompletionItem]:

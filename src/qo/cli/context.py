@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from qo.cli.completion import complete_queues, complete_types
-from qo.cli.output import as_json
-from qo.cli.progress_bar import shown_progress
+from qo.cli.output import as_json, shown_progress
 from qo.destinations import DEFAULT_URL, default_url
 from qo.errors import InvalidTask, StorageError
 from qo.model import LEVELS, PendingKind, Status, check_name, check_type
-from qo.url_secrets import hide_password
+from qo.safe_text import hide_password
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

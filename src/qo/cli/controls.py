@@ -9,11 +9,12 @@ from rich.text import Text
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import TYPES, Invocation, Names, common, examples, flatten, option
 from qo.client import Client
-from qo.fleet_limits.limit_status import LimitStatus, limit_statuses
-from qo.model import Limit, plural, shown_group
+from qo.fleet_limits.limit_status import MAX_GROUPS, GroupStatus, LimitStatus, describe_limit, limit_statuses
+from qo.model import Limit, plural
 from qo.notes import Controls
-from qo.terminal_text import clean
+from qo.safe_text import clean
 
+_MAX_GROUPS, _MAX_HOLDERS = 20, 5  # lines of each limit, and of each group
 NameLists = tuple[tuple[str, ...], ...]
 _QUEUES = option(
     "--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas."
@@ -81,7 +82,7 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
 @option("--queue", metavar="NAME", help="Limit the tasks of this queue, across all workers.")
 @option("--key", metavar="NAME=VALUE", help="Limit the tasks with this value of an argument, across all workers.")
 @option(
-    "--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Tasks that run at once, across all workers."
+    "--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Tasks that run at a time, across all workers."
 )
 @option(
     "--starts",
@@ -89,12 +90,12 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
     metavar="N",
     help="Tasks that start within --per, across all workers.",
 )
-@option("--per", type=float, default=1.0, metavar="SECONDS", help="The period of --starts.")
+@option("--per", type=float, default=1.0, metavar="SECONDS", help="Period of --starts.")
 @option("--remove", is_flag=True, help="Remove a limit that was set here, and restore the limit in the code.")
 def limit(
     call: Invocation, rate: float | None, type_: str | None, max_types: int | None, **fleet: Unpack[FleetOptions]
 ) -> None:
-    """Let each worker start at most RATE tasks per second, of all types or of one; 0 removes the limit.
+    """Limit each worker to RATE task starts per second, for all types or for one; 0 removes the limit.
 
     --concurrency and --starts limit a type, a queue or one value of an argument across all workers. Without options,
     the command shows these limits.
@@ -116,7 +117,7 @@ def limit(
             async with audited(client, "limit", f"{max_types} types"):
                 controls = await client.controls.limit_types(max_types)
         if rate is not None:
-            async with audited(client, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
+            async with audited(client, "limit", f"{rate:g} per second" + (f", type {type_}" if type_ else "")):
                 controls = await client.controls.limit_rate(rate, type=type_)
         return controls
 
@@ -131,9 +132,7 @@ def _limit_fleet(call: Invocation, type_: str | None, given: FleetOptions) -> No
     limit = Limit(concurrency=given["concurrency"] or 0, rate=given["starts"] or 0, per=given["per"])
 
     async def work(client: Client) -> list[LimitStatus]:
-        described = (
-            "as in the code" if given["remove"] else f"{limit.concurrency} at once, {limit.rate:g} in {limit.per:g} s"
-        )
+        described = "as in the code" if given["remove"] else describe_limit(limit)
         async with audited(client, "limit", f"{named[0]}: {described}"):
             await client.controls.limit_fleet(named[0], None if given["remove"] else limit)
         return await _read_limits(client)
@@ -142,7 +141,7 @@ def _limit_fleet(call: Invocation, type_: str | None, given: FleetOptions) -> No
 
 
 async def _read_limits(client: Client) -> list[LimitStatus]:
-    return await limit_statuses(client.engine, await client.controls.in_force(), await client.engine.count())
+    return await limit_statuses(client.engine, await client.controls.in_force())
 
 
 def _show_limits(call: Invocation, limits: list[LimitStatus]) -> None:
@@ -156,11 +155,26 @@ def _show_limits(call: Invocation, limits: list[LimitStatus]) -> None:
         waits = "" if each.waiting is None else f", {plural(each.waiting)} waiting"
         line = f"{each.scope.replace(':', ' ', 1)}: {each.numbers} ({source}){waits}"
         call.console.print(Text(clean(line), style="cyan"), soft_wrap=True)
-        for group in each.groups:
-            name = shown_group(group.group) or "all"
-            workers = ", ".join(sorted({holder.worker_id for holder in group.holders}))
-            held = f"{group.running} running" + (f" in {workers}" if workers else "")
-            call.console.print(Text(clean(f"  {name}: {held}")), soft_wrap=True)
+        for group in each.groups[:_MAX_GROUPS]:
+            for text in _group_lines(group, is_exact=each.is_exact):
+                call.console.print(Text(clean(f"  {text}")), soft_wrap=True)
+        if each.group_count > _MAX_GROUPS:
+            call.console.print(Text(f"  and {each.group_count - _MAX_GROUPS:,} more; --json shows up to {MAX_GROUPS}"))
+
+
+def _group_lines(group: GroupStatus, *, is_exact: bool) -> list[str]:
+    """Such as: customer_id=42: 5 of 5 running, 12 waiting for a slot; then who holds the slots."""
+    if not group.group and not group.running and not group.waits_for:
+        return []  # nothing to add to the line of the limit
+    running = f"{group.running} of {group.concurrency}" if group.concurrency else f"{group.running}"
+    of_type = f" ({group.type})" if group.type and group.group else ""
+    waiting = f", {'' if is_exact else 'at least '}{group.waiting:,} waiting" if group.group else ""
+    waits_for = f"; the next task waits for {' and '.join(group.waits_for)}" if group.waits_for else ""
+    lines = [f"{group.name or 'all'}{of_type}: {running} running{waiting}{waits_for}"]
+    lines += [f"  {holder.task_id} in {holder.worker_id}" for holder in group.holders[:_MAX_HOLDERS]]
+    if group.running > _MAX_HOLDERS:
+        lines.append(f"  and {group.running - _MAX_HOLDERS:,} more")
+    return lines
 
 
 def _pause_or_resume(call: Invocation, verb: Literal["pause", "resume"], **names: tuple[str, ...]) -> None:
@@ -199,14 +213,8 @@ def controls_lines(controls: Controls) -> list[Text]:
         text = f"at most {rate:g} per second" if rate else "no limit, which overrides the limit in the code"
         lines.append(Text(clean(f"{name}: {text}"), style="cyan"))
     for scope, limit in sorted(controls.limits.items()):
-        numbers = f"{limit.concurrency} at once" if limit.concurrency else ""
-        numbers += f" {limit.rate:g} starts in {limit.per:g} s" if limit.rate else ""
-        lines.append(
-            Text(
-                clean(f"{scope.replace(':', ' ', 1)}: {numbers.strip() or 'no limit'} across all workers"),
-                style="cyan",
-            )
-        )
+        text = f"{scope.replace(':', ' ', 1)}: {describe_limit(limit)} across all workers"
+        lines.append(Text(clean(text), style="cyan"))
     if controls.max_types is not None:
         text = f"at most {plural(controls.max_types, 'type')}" if controls.max_types else "any number of types"
         lines.append(Text(f"a queue may have {text} with unfinished tasks", style="cyan"))

@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 
 from qo.buckets.address import BucketAddress, parse_address
-from qo.buckets.policy import policy
+from qo.buckets.setup import policy
 from qo.cli.audit import audited_bucket
 from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.output import echo
@@ -17,11 +17,10 @@ from qo.engines.layout_detection import DEFAULT_LAYOUT
 from qo.engines.layouts import default_layout, parse, stored_layout
 from qo.errors import InvalidSetting, StorageError
 from qo.model import plural
-from qo.terminal_text import clean
+from qo.safe_text import clean
 from qo.web.static_site import make_link, obtain, page_url, publish
 from qo.web.static_site.credentials import Access
-from qo.web.static_site.files import check_page, page_files
-from qo.web.static_site.publisher import Published, Put, read_config
+from qo.web.static_site.publisher import Published, Put, check_page, page_files, read_config
 
 _LAYOUTS = ("tasks", "one")  # that the page can read
 _MAX_EXPIRY = 36 * 3600.0  # seconds; the longest lifetime that AWS STS grants
@@ -154,9 +153,7 @@ def place(url: str) -> tuple[BucketAddress, str]:
     """The bucket and its layout. Raises InvalidSetting if the page cannot read it."""
     scheme = urlsplit(url).scheme
     if scheme != "s3":
-        raise InvalidSetting(
-            f"{scheme or 'this'}:// is not an S3 bucket, which a page in a browser could read; {_USE_SERVER} {scheme}://…"
-        )
+        raise InvalidSetting(f"the page reads S3 buckets only, not {scheme or 'this'}://; {_USE_SERVER} {scheme}://…")
     layouts = [part.partition("=")[2] for part in urlsplit(url).query.split("&") if part.startswith("layout=")]
     layout = layouts[-1] if layouts else _found_layout(url)
     if layout not in _LAYOUTS:
@@ -170,7 +167,7 @@ def place(url: str) -> tuple[BucketAddress, str]:
 def _found_layout(url: str) -> str:
     try:
         return asyncio.run(stored_layout(url)) or default_layout(url)
-    except StorageError:  # these credentials may not be those that read the queue
+    except StorageError:  # these credentials may not allow reading the queue
         return DEFAULT_LAYOUT
 
 

@@ -9,15 +9,14 @@ from rich.text import Text
 
 from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import Exit
-from qo.cli.progress_bar import shown_progress
+from qo.cli.output import shown_progress
 from qo.client import Client
 from qo.damage import DAMAGED_TASKS, QUARANTINE, note_name
 from qo.engines import examine, open_engine, schema_of
 from qo.errors import InvalidSetting, InvalidTask, StorageError
-from qo.findings import Finding
 from qo.model import Filter, Status, check_id, cursor, plural
-from qo.terminal_text import clean
-from qo.url_secrets import hide_password
+from qo.reports import Finding
+from qo.safe_text import clean, hide_password
 
 _PAGE_SIZE = 500
 _MAX_PAGES = 20
@@ -109,7 +108,7 @@ async def damage_finding(url: str) -> Finding:
 async def _is_restored(client: Client, task_id: str) -> bool:
     try:
         (task,) = await client.engine.get([check_id(task_id)])
-    except InvalidTask:  # its id cannot be read either
+    except InvalidTask:  # its id is invalid too
         return False
     if task is None:
         return False

@@ -1,4 +1,4 @@
-"""`qo encryption-key`: create a key for `qo.Encrypted`."""
+"""`qo encryption-key`: create a key for `qo.Encrypted`. It needs no store, so it imports none."""
 
 import click
 

@@ -87,7 +87,7 @@ def list_(
     handles its type. --text, --error and --sort read all tasks that match the other options, at most 100,000.
     """
     if json_lines and call.json:
-        raise click.UsageError("--json and --json-lines are two formats; pass one of them.")
+        raise click.UsageError("Pass --json or --json-lines, not both.")
     if sort != "newest" and after:
         raise click.UsageError("--after continues a listing with --sort newest.")
     wanted = _wanted(given.pop("text"), given.pop("error"))
@@ -159,7 +159,7 @@ async def _read_pages(client: Client, where: Filter, wanted: _Texts, *, limit: i
     """Up to `limit` tasks, or all of them, and the position of the next page if there is one."""
     found: list[Task] = []
     read = 0
-    size = _PAGE_SIZE if limit is None or any(wanted) else limit + 1  # one more tells whether there is a next page
+    size = _PAGE_SIZE if limit is None or any(wanted) else limit + 1  # one more shows whether there is a next page
     while page := await client.list(where, limit=size, after=after):
         for task in filter(wanted.are_in, page):
             if limit is not None and len(found) == limit:

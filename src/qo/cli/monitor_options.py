@@ -14,7 +14,7 @@ _PREFIX = "QO_MONITOR_"
 _FIELDS = {"expiry_grace": "grace"}  # --grace is the worker's
 _RETENTION = (
     "Archive finished tasks after this time and delete them after twice this time; 0 keeps them. Without this option "
-    "they are kept, except in the bucket layouts one, sqlite and log, which keep the newest 1000 for a day."
+    "they are kept, except in the bucket layouts one, sqlite and log, which keep the newest 1,000 for a day."
 )
 OPTIONS: "tuple[tuple[str, click.ParamType[Any], str], ...]" = (
     (

@@ -33,9 +33,9 @@ _RUN_NOW = BulkAction(
 @common
 @selection_options(_RUN_NOW, "scheduled and retrying")
 def run_now(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
-    """Make tasks due that are scheduled for later or wait for their retry.
+    """Make tasks due now that are scheduled for later or wait for a retry.
 
-    A task that is due already is refused, because it would lose its place; `qo explain` says what it waits for.
+    A task that is already due is refused, because it would lose its place; `qo explain` shows what it is waiting for.
     """
     return change(call, _RUN_NOW, ids, **options)
 

@@ -1,12 +1,18 @@
-"""Output as text and JSON. Data from tasks is escaped, so that it cannot control the terminal."""
+"""Output as text and JSON, escaped so that data from tasks cannot control the terminal, and a progress bar."""
 
 import json
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from qo.terminal_text import clean_lines, escape, escape_json
+from qo.reports import SHOW
+from qo.safe_text import clean_lines, escape, escape_json
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
 _SHORTEST = 0.0005  # seconds; less is shown as 0 ms
@@ -70,3 +76,50 @@ def print_error(message: str) -> None:
     from qo.cli.rich_output import console  # noqa: PLC0415 - as above
 
     console(sys.stderr).print(Text.assemble(("error: ", "bold red"), clean_lines(message)), soft_wrap=True)
+
+
+@contextmanager
+def shown_progress(stream: IO[str] | None = None) -> Iterator[None]:
+    """Draw the progress of what runs in this context, if the stream is a terminal."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield
+        return
+    bar = ProgressBar(stream)
+    token = SHOW.set(bar.draw)
+    try:
+        yield
+    finally:
+        SHOW.reset(token)
+        bar.clear()
+
+
+class ProgressBar:
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._drawn: Progress | None = None
+
+    def draw(self, operation: str, done: int, total: int) -> None:
+        if done >= total:
+            self.clear()
+            return
+        if self._drawn is None:
+            self._drawn = _new_bar(self._stream)
+            self._drawn.add_task(operation, total=total, completed=done)
+            self._drawn.start()
+        self._drawn.update(self._drawn.task_ids[0], description=operation, completed=done, total=total)
+
+    def clear(self) -> None:
+        """Remove the bar, so that the output begins in an empty line."""
+        if self._drawn is not None:
+            self._drawn.stop()
+            self._drawn = None
+
+
+def _new_bar(stream: IO[str]) -> "Progress":
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn  # noqa: PLC0415 - rarely needed
+
+    from qo.cli.rich_output import console  # noqa: PLC0415 - as above
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    return Progress(*columns, console=console(stream), transient=True)

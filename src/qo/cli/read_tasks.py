@@ -1,14 +1,18 @@
-"""`qo status` and `history`: read tasks by id."""
+"""`qo status`, `history`, `logs`, `explain` and `wait`: read tasks by id."""
 
+import asyncio
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 from rich.text import Text
 
-from qo.cli.context import Invocation, common, examples
+from qo.cli.context import DURATION, Invocation, common, examples, option
 from qo.cli.exit_codes import Exit
 from qo.cli.output import duration, print_error, print_json_error
 from qo.cli.rich_output import (
+    STYLES,
     Lanes,
     data,
     find_unhandled_of,
@@ -16,18 +20,21 @@ from qo.cli.rich_output import (
     status_text,
     table,
 )
+from qo.cli.submit import show_result
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import event_view, shown_text, task_view
 from qo.errors import DamagedTask, TaskNotFound
+from qo.explanation import Explanation
 from qo.handled_types import is_unhandled
-from qo.model import Event, Task
-from qo.terminal_text import clean_lines
+from qo.model import FINISHED, Event, Status, Task
+from qo.safe_text import clean, clean_lines
 
 _MAX_LIMIT = 10_000
 _PAGE_SIZE = 500  # tasks per call with --all-pages
 Page = tuple[list[Task], str | None]
+_POLL_INTERVAL = 1.0  # seconds
 
 
 @click.command("status", epilog=examples("qo status 0f0190a4-...", "qo status ID --json | jq .result"))
@@ -126,3 +133,120 @@ def _detail(event: Event, before: Event | None) -> Text:
         return Text(lines[-1] if lines else "", style="red")
     delay = event.available_at - event.at
     return Text(f"due in {duration(delay)}" if event.status == "pending" and delay > 0 else "", style="dim")
+
+
+@click.command("logs", epilog=examples("qo logs 0f0190a4-...", "qo logs ID --attempt 2", "qo logs ID --follow"))
+@common
+@click.argument("given_id", type=TASK_ID, metavar="ID")
+@option("--attempt", type=click.IntRange(1), help="Only this attempt.  [default: all]")
+@option("--follow", is_flag=True, help="Print each attempt when it ends, until the task has finished.")
+def logs(call: Invocation, given_id: str, *, attempt: int | None, follow: bool) -> None:
+    """Show what a task's handler logged: the last 100 lines or 16 KiB of each attempt.
+
+    The lines are stored when an attempt ends. Attempts that were cancelled or whose worker died have none.
+    """
+
+    async def work(client: Client) -> list[Event]:
+        (task_id,) = await whole_ids(client, (given_id,))
+        return await _read_logs(client, task_id, attempt, follow=follow, show=lambda event: _show_log(call, event))
+
+    events = call.run(work)
+    if call.json:
+        call.print_json(
+            [{"attempt": event.attempt, "log": shown_text(event.log or "").split("\n")} for event in events]
+        )
+    elif not events:
+        call.console.print(Text("no log lines are stored", style="dim"))
+
+
+async def _read_logs(
+    client: Client, task_id: str, attempt: int | None, *, follow: bool, show: Callable[[Event], None]
+) -> list[Event]:
+    shown: dict[int, Event] = {}
+    while True:
+        task = await client.get(task_id)
+        if task is None:
+            raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
+        for event in await client.history(task_id):
+            if event.log and event.version not in shown and attempt in (None, event.attempt):
+                shown[event.version] = event
+                show(event)
+        if not follow or task.status in FINISHED or (attempt is not None and shown):
+            return list(shown.values())
+        await asyncio.sleep(_POLL_INTERVAL)
+
+
+def _show_log(call: Invocation, event: Event) -> None:
+    if call.json:
+        return
+    outcome = event.status.value
+    if event.status is Status.PENDING:
+        outcome = "failed, to be retried" if event.error else "handed back"
+    call.console.print(Text(f"attempt {event.attempt}, {outcome}", style="bold"))
+    call.console.print(Text(clean_lines(_log_text(event))), soft_wrap=True)
+
+
+def _log_text(event: Event) -> str:
+    return shown_text(event.log or "")
+
+
+@click.command("explain", epilog=examples("qo explain 0f0190a4", "qo explain ID --json | jq -r '.reasons[].text'"))
+@common
+@click.argument("ids", nargs=-1, required=True, type=TASK_ID, metavar="ID...")
+def explain(call: Invocation, ids: tuple[str, ...]) -> None:
+    """Explain why tasks wait: paused, due later, no worker for the type or capability, all slots busy, others ahead.
+
+    With --json: an object for one id, a list for several. A reason has a `kind`, a `text`, and `is_blocking`, which is
+    true if the task cannot start while the reason persists.
+    """
+
+    async def work(client: Client) -> list[Explanation]:
+        return [await client.explain(task_id) for task_id in await whole_ids(client, ids)]
+
+    found = call.run(work)
+    if call.json:
+        views = [explanation_view(each) for each in found]
+        call.print_json(views[0] if len(ids) == 1 else views)
+        return
+    for each in found:
+        title = Text.assemble(each.task_id, " ", (each.kind or each.status, STYLES[each.status]))
+        call.console.print(title, soft_wrap=True)
+        for reason in each.reasons:
+            line = Text(f"  {clean(reason.text)}", style="yellow" if reason.is_blocking else "")
+            call.console.print(line, soft_wrap=True)
+
+
+def explanation_view(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "id": explanation.task_id,
+        "status": explanation.status.value,
+        "pending_kind": None if explanation.kind is None else explanation.kind.value,
+        "reasons": [
+            {"kind": reason.kind, "text": reason.text, "is_blocking": reason.is_blocking}
+            for reason in explanation.reasons
+        ],
+    }
+
+
+@click.command("wait", epilog=examples("qo wait 0f0190a4 --timeout 5m && echo done", "qo wait ID --json | jq .result"))
+@common
+@click.argument("ids", nargs=-1, required=True, type=TASK_ID, metavar="ID...")
+@option("--timeout", type=DURATION, help="Wait for at most this long: 90, 90s, 5m, 2h.")
+def wait(call: Invocation, ids: tuple[str, ...], timeout: float | None) -> int:
+    """Wait until tasks have finished, and show their results.
+
+    The exit code is 0 if all of them completed, and 1 if one failed, was cancelled, or has not finished in time.
+    """
+
+    async def work(client: Client) -> list[Task]:
+        waiting = [client.ended(task_id, timeout=timeout) for task_id in await whole_ids(client, ids)]
+        return await asyncio.gather(*waiting)
+
+    tasks = call.run(work)
+    if call.json:
+        views = [task_view(task, system_clock()) for task in tasks]
+        call.print_json(views[0] if len(ids) == 1 else views)
+    else:
+        for task in tasks:
+            show_result(call, task)
+    return Exit.CLEAN if all(task.ended_as is Status.COMPLETED for task in tasks) else Exit.ERROR

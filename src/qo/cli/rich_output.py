@@ -18,7 +18,7 @@ from qo.clock import iso, system_clock
 from qo.codec import shown_text, to_json
 from qo.handled_types import NO_HANDLER, find_unhandled
 from qo.model import Status, Task, plural, shown_group
-from qo.terminal_text import clean, clean_lines, escape
+from qo.safe_text import clean, clean_lines, escape
 
 STYLES = {
     Status.PENDING: "blue",

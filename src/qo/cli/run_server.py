@@ -179,7 +179,7 @@ def within_descriptors(limits: ServerLimits) -> ServerLimits:
 
 
 class BufferedLogHandler(logging.Handler):
-    """Writes the lines of 0.1 s at once. A warning is written immediately, and the rest at exit.
+    """Writes the lines of each 0.1 s in one call. A warning is written immediately, and the rest at exit.
 
     A write per line releases the GIL each time, and a busy server spent a third of its time reacquiring it.
     """
@@ -208,8 +208,8 @@ class BufferedLogHandler(logging.Handler):
 def buffer_logs() -> BufferedLogHandler:
     """Replace the handlers that write each line; keep their format.
 
-    The lines do not show the thread, the process and the line of code, so these are not looked up: a server logs two
-    lines for each submitted task. The process runs no code of others, which might want them.
+    The lines do not show the thread, the process or the line of code, so logging does not determine them: a server logs
+    two lines for each submitted task. No other code runs in this process that could need them.
     """
     logging._srcfile = None  # noqa: SLF001 - documented in the HOWTO of logging
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

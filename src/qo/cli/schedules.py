@@ -18,10 +18,10 @@ from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, read_input
 from qo.client import Client, describe
 from qo.clock import system_clock
 from qo.model import MAX_RETRIES, TIMEOUT
+from qo.safe_text import clean
 from qo.schedules.document import document_of
 from qo.schedules.schedule import CATCH_UPS, OVERLAPS, Schedule
 from qo.schedules.view import FireView, ScheduleInfo
-from qo.terminal_text import clean
 
 STYLES = {"active": "green", "paused": "yellow", "inactive": "dim", "ended": "dim"}
 _OUTCOME_STYLES = {"fired": "green", "skipped": "yellow", "missed": "red"}
@@ -93,12 +93,12 @@ def show(call: Invocation, name: str) -> None:
 @option("--priority", metavar="LEVEL", default="medium", help=f"0 to 9, lower first; {PRIORITIES}.")
 @option("--timeout", type=DURATION, default=TIMEOUT, help="Maximum duration of one attempt.")
 @option("--max-retries", type=int, metavar="N", default=MAX_RETRIES, help="Retries before a task fails permanently.")
-@option("--fair-by", metavar="NAME", help="Argument whose value is the group of the tasks.")
-@option("--jitter", type=DURATION, help="Let each task be due up to this much after its fire time.")
+@option("--fair-by", metavar="NAME", help="Argument by whose value workers take turns.")
+@option("--jitter", type=DURATION, help="Delay each task by a random time of up to this much.")
 @option("--start-at", metavar="TIME", help="No fire time before this ISO 8601 time; UTC unless it has an offset.")
 @option("--end-at", metavar="TIME", help="No fire time after this ISO 8601 time.")
 @option("--catch-up", type=click.Choice(CATCH_UPS), default="last", help="Which missed fire times are caught up.")
-@option("--catch-up-window", type=DURATION, help="Catch up only fire times of this last while.  [default for all: 1d]")
+@option("--catch-up-window", type=DURATION, help="Catch up only fire times of this last period.  [default for all: 1d]")
 @option(
     "--overlap", type=click.Choice(OVERLAPS), default="allow",
     help="While an earlier task of the schedule has not finished: start another, skip it, or cancel the earlier one.",
@@ -163,7 +163,7 @@ def run(call: Invocation, name: str) -> None:
 @common
 @click.argument("name")
 def remove(call: Invocation, name: str) -> None:
-    """Delete a schedule. Its tasks stay. A schedule of your code is removed there."""
+    """Delete a schedule. Its tasks stay. To remove a schedule that is declared in code, remove the declaration."""
 
     async def work(client: Client) -> None:
         async with audited(client, "schedule.remove", names_in_words(schedule=(name,))):
@@ -236,7 +236,8 @@ def facts_table(info: ScheduleInfo) -> Table:
         ("when", data(_timing(info))),
         ("task", data(f"{info.type} in queue {info.queue}")),
         ("defined", Text("in code" if info.source == "code" else "at run time")),
-        ("start, end", data(" to ".join(_moment(schedule, at) if at else "any" for at in _range(schedule)))),
+        ("start", data(_moment(schedule, schedule.start_at) if schedule.start_at else "none")),
+        ("end", data(_moment(schedule, schedule.end_at) if schedule.end_at else "none")),
         ("jitter", Text(f"up to {age(schedule.jitter)}" if schedule.jitter else "none")),
         ("catch-up", Text(f"{schedule.catch_up}{window}")),
         ("overlap", Text(schedule.overlap)),
@@ -249,10 +250,6 @@ def _status(info: ScheduleInfo) -> str:
     return f"{info.status}: {clean(info.inactive_because)}" if info.inactive_because else info.status
 
 
-def _range(schedule: Schedule) -> tuple[float | None, float | None]:
-    return schedule.start_at, schedule.end_at
-
-
 def _next_table(info: ScheduleInfo, now: float) -> Table:
     rows = table("next", "in", right=("in",))
     for at in info.next_fires:
@@ -263,12 +260,12 @@ def _next_table(info: ScheduleInfo, now: float) -> Table:
 def _recent_table(info: ScheduleInfo) -> Table:
     rows = table("fired", "result", "task", "")
     for fire in info.recent:
-        why = "by hand" if fire.by_hand else fire.reason or ""
+        why = "manual run" if fire.by_hand else fire.reason or ""
         rows.add_row(_moment(info.schedule, fire.at), _result(fire), data(fire.task_id or ""), data(why, "dim"))
     return rows
 
 
 def _moment(schedule: Schedule, at: float) -> str:
-    """An instant in the zone of the schedule."""
+    """A time in the zone of the schedule."""
     zone = ZoneInfo(schedule.timezone) if schedule.cron else UTC
     return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M:%S %z")

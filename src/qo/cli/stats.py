@@ -14,6 +14,7 @@ from qo.clock import iso, system_clock
 from qo.handled_types import find_unhandled
 from qo.model import Status
 from qo.stats import Durations, Interval, Rows, StatsRow, add_up
+from qo.stats.archive import RETENTION
 from qo.transitions import shown_duration
 
 _BAR_WIDTH = 30  # cells of the longest bar
@@ -37,6 +38,8 @@ def command(call: Invocation, since: float | None) -> None:
     statistics in the store: by the minute for the last hour, by the hour for older times. They are up to 30 s old.
     """
     if since is not None:
+        if since > RETENTION:
+            raise click.BadParameter("statistics are kept for 7d; pass at most that.", param_hint="'--since'")
         _show_activity(call, since)
         return
 
@@ -116,7 +119,7 @@ def _show_activity(call: Invocation, since: float) -> None:
     elif by_type:
         call.console.print(_table(by_type))
     else:
-        call.console.print(Text("no attempt ended in this time", style="dim"))
+        call.console.print(Text("no attempts finished in this period", style="dim"))
 
 
 def _by_type(rows: Rows) -> dict[str, StatsRow]:

@@ -2,10 +2,10 @@
 
 import math
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,13 +16,12 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import compact, print_error
 from qo.cli.rich_output import console, status_text
 from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, parse_task, read_input
-from qo.cli.unique_options import pop_unique, unique_options
 from qo.client import Client, Settings, TaskHandle, describe
 from qo.clock import system_clock
 from qo.codec import shown_text, task_view, to_json
 from qo.errors import InvalidTask, QoError
-from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task, plural
-from qo.terminal_text import clean_lines
+from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task, Unique, plural
+from qo.safe_text import clean_lines
 
 _FOREVER = math.inf
 _EXAMPLES = examples(
@@ -30,8 +29,56 @@ _EXAMPLES = examples(
     "qo submit --type report --input @report.json --delay 2h --idempotency-key report-2030-01",
     'qo submit --type add --input \'{"a": 1, "b": 2}\' --wait 30',
     "qo submit tasks.jsonl            # one JSON object per line: type, payload, queue, priority, ...",
-    "generate | qo submit -           # the same from stdin, submitted while it is read",
+    "generate | qo submit -           # the same from stdin, submitted as it is read",
 )
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def unique_options(function: Function) -> Function:
+    """Add the options that `pop_unique` reads."""
+    for add in reversed(
+        (
+            option(
+                "--unique",
+                metavar="args|NAMES",
+                help="Skip duplicates: tasks with the same payload (args), or the same values of these fields (a,b).",
+            ),
+            option(
+                "--unique-within",
+                type=DURATION,
+                help="With --unique: compare for at least this long, even after the task has finished.",
+            ),
+            option(
+                "--unique-until",
+                type=click.Choice(["started", "finished"]),
+                help="With --unique: compare until the task has started or finished.  [default: finished]",
+            ),
+            option(
+                "--on-duplicate",
+                type=click.Choice(["keep", "replace", "raise"]),
+                help="With --unique: what happens to a duplicate.  [default: keep]",
+            ),
+        )
+    ):
+        function = add(function)
+    return function
+
+
+def pop_unique(given: dict[str, Any]) -> Unique | None:
+    """Take the options out of `given`. Raises UsageError if --unique is missing."""
+    names = given.pop("unique")
+    details = {
+        "within": given.pop("unique_within"),
+        "until": given.pop("unique_until"),
+        "on_duplicate": given.pop("on_duplicate"),
+    }
+    details = {name: value for name, value in details.items() if value is not None}
+    if names is None:
+        if details:
+            raise click.UsageError("--unique-within, --unique-until and --on-duplicate need --unique args|NAMES.")
+        return None
+    by = names if names == "args" else tuple(name.strip() for name in names.split(",") if name.strip())
+    return Unique(by=by, **details)
 
 
 @click.command("submit", epilog=_EXAMPLES)
@@ -57,8 +104,8 @@ _EXAMPLES = examples(
 )
 @option("--id", "id_", metavar="UUID", help="Id of the task.  [default: a new one]")
 @option("--trace-id", metavar="TEXT", help="Trace id to store with the task.")
-@option("--batch", metavar="NAME", help="Group of tasks to count it with: see qo batch.")
-@option("--fair-by", metavar="NAME", help="Argument whose value is the group of the task.")
+@option("--batch", metavar="NAME", help="Batch that the task belongs to: see qo batch.")
+@option("--fair-by", metavar="NAME", help="Argument by whose value workers take turns.")
 @unique_options
 @option(
     "--wait", type=DURATION, is_flag=False, flag_value=_FOREVER, metavar="[DURATION]",
@@ -68,10 +115,9 @@ _EXAMPLES = examples(
 def command(call: Invocation, file: str | None, input_: str | None, wait: float | None, **given: Any) -> int:
     """Submit one task from options, or many from a FILE of JSON lines (- is stdin).
 
-    A line has the fields of a task: type, payload, queue, priority, needs, timeout, max_retries, retry, delay,
-    run_at (or available_at), idempotency_key, trace_id, id, batch, unique (an object of by, within, until and
-    on_duplicate). All lines of a file are checked before the first is submitted. The command returns when the store
-    has the tasks.
+    A line has the fields of a task: type, payload, queue, priority, needs, timeout, max_retries, retry, delay, run_at
+    (or available_at), idempotency_key, trace_id, id, batch, unique (an object of by, within, until and on_duplicate).
+    All lines of a file are checked before the first is submitted. The command returns when the tasks are stored.
     """
     skip_invalid = given.pop("continue_on_error")
     if file is not None:
@@ -80,7 +126,7 @@ def command(call: Invocation, file: str | None, input_: str | None, wait: float 
     if not given["type_"]:
         raise click.UsageError("Pass --type NAME for one task, or a FILE of JSON lines for many.")
     if given["delay"] is not None and given["run_at"] is not None:
-        raise click.UsageError("--delay and --run-at both set the time of the task; pass one of them.")
+        raise click.UsageError("Pass --delay or --run-at, not both.")
     payload = encode_payload(read_input(NO_ARGUMENTS if input_ is None else input_))
     new = describe(call.settings, given["type_"], payload, **_options(given))
     return call.run(lambda client: _submit(call, client, new, wait), create=True)

@@ -30,9 +30,8 @@ from qo.clock import boot_clock
 from qo.engines import with_options
 from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import Monitor
+from qo.safe_text import clean, hide_password
 from qo.tasks import Registry
-from qo.terminal_text import clean
-from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
 from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, end_process
 from qo.worker.run_table import RunTable
@@ -145,7 +144,7 @@ def work(plan: Plan, table: RunTable) -> int:
     except CancelledError:
         raise WorkerCancelled("the worker was cancelled; restart it") from None
     except NewerFormat:
-        signals.worker_ended(OUTDATED)  # a handler that still runs in a thread must not keep the process alive
+        signals.worker_ended(OUTDATED)  # a handler that is still running in a thread must not keep the process alive
         raise
     app.close(timeout=_CLOSE_TIMEOUT)
     if signals.received > 1:
@@ -176,7 +175,7 @@ async def _monitored(client: Client, plan: Plan) -> AsyncIterator[None]:
     if plan.monitor is None:
         yield
         return
-    # With a short lease, lost tasks are expected to be retried soon.
+    # Users who set a short lease expect lost tasks to be retried soon.
     interval = min(plan.monitor.check_interval, plan.settings.lease / 2)
     monitor = Monitor(client, replace(plan.monitor, check_interval=interval), id=plan.id)
     monitoring = asyncio.create_task(monitor.run())

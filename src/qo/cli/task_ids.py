@@ -35,7 +35,7 @@ TASK_ID = TaskId()
 
 
 async def whole_ids(client: Client, given: Sequence[str]) -> tuple[str, ...]:
-    """The ids of tasks that are given whole or by their beginnings, without duplicates.
+    """The ids of tasks that are given in full or by a prefix, without duplicates.
 
     The beginning of an id is searched among the tasks created at the time that it contains, then among the newest:
     at most 10,000 of each. Raises InvalidTask for an ambiguous one, and TaskNotFound.
@@ -59,7 +59,7 @@ async def _whole_id(client: Client, text: str) -> str:
     if found:
         some = ", ".join(f"{task.id} ({task.type})" for task in list(found.values())[:_MAX_SHOWN])
         more = " and more" if len(found) > _MAX_SHOWN else ""
-        raise InvalidTask("id", f"{text} is the beginning of several ids: {some}{more}; type more digits")
+        raise InvalidTask("id", f"{text} is the beginning of several ids: {some}{more}; enter more digits")
     raise TaskNotFound(
         f"no id begins with {text} among the tasks of its time and the newest {_MAX_READ:,}; pass the whole id",
         task_id=text,

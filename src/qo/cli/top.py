@@ -27,15 +27,14 @@ from qo.cli.rich_output import STYLES, by_type, data, status_text, table, unhand
 from qo.cli.stats import lane_table
 from qo.cli.workers import worker_table, worker_view
 from qo.client import Client
-from qo.client.batch_reader import BatchReader
-from qo.client.batches import BatchProgress
+from qo.client.batches import BatchProgress, BatchReader
 from qo.clock import boot_clock, iso, system_clock
 from qo.codec import shown_text, task_view
 from qo.errors import StorageError
 from qo.handled_types import find_unhandled
 from qo.model import UNFINISHED, Filter, Status, Task
 from qo.notes import Controls, WorkerNote
-from qo.terminal_text import clean, clean_lines
+from qo.safe_text import clean, clean_lines
 
 _MIN_INTERVAL = 0.1  # seconds; each refresh costs the store several reads
 _MAX_FAILURES = 10
@@ -43,7 +42,7 @@ _MAX_RATES = 60  # refreshes in the sparkline
 _MIN_ROWS, _MAX_ROWS = 2, 8  # of each table, depending on the height of the screen
 _OTHER_LINES = 20  # lines of a frame that are not rows of its tables
 _MAX_BATCHES = 5
-_SEARCHED_TASKS = 100  # newest unfinished tasks among which batches and progress are looked for
+_SEARCHED_TASKS = 100  # newest unfinished tasks among which batches and progress are searched
 _UNFINISHED = Filter(statuses=tuple(sorted(UNFINISHED)))
 _BLOCKS = "▁▂▃▄▅▆▇█"
 

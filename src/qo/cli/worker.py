@@ -19,9 +19,9 @@ from qo.ids import new_worker_id
 from qo.log_output import LEVELS, start_logging
 from qo.model import check_name, check_type
 from qo.monitor.settings import MonitorSettings
-from qo.worker.fleet import Fleet, FleetSettings, changes, follow_parent, in_fleet
 from qo.worker.process_exit import CANCELLED, OUTDATED
 from qo.worker.settings import WorkerSettings
+from qo.worker.supervisor import Supervisor, SupervisorSettings, changes, follow_parent, is_supervised
 from qo.worker.worker_process import attach_table
 
 log = logging.getLogger("qo.worker")
@@ -44,9 +44,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def run(call: Invocation, plan: Plan) -> int:
-    if in_fleet():
+    if is_supervised():
         return _run_supervised(call, plan)
-    code = asyncio.run(_fleet(plan, call).run())
+    code = asyncio.run(_supervisor(plan, call).run())
     if call.json:
         call.print_json({"worker_id": plan.id, "exit_code": code})
     return code
@@ -68,16 +68,16 @@ def _run_supervised(call: Invocation, plan: Plan) -> int:
         return OUTDATED
 
 
-def _fleet(plan: Plan, call: Invocation) -> Fleet:
+def _supervisor(plan: Plan, call: Invocation) -> Supervisor:
     settings = plan.settings
     if plan.processes > 1:
         log.info("%s: starting %d processes of %s", plan.id, plan.processes, plan.target)
-    fleet = FleetSettings(
+    supervisor = SupervisorSettings(
         size=plan.processes, id=plan.id, grace=settings.grace, lease=settings.lease, drain=settings.drain
     )
-    return Fleet(
-        lambda name: child_command(plan, name, number=fleet.names().index(name), json=call.json),
-        fleet,
+    return Supervisor(
+        lambda name: child_command(plan, name, number=supervisor.names().index(name), json=call.json),
+        supervisor,
         changes=(lambda: changes(Path.cwd())) if plan.reload else None,
     )
 
@@ -253,8 +253,8 @@ def command(call: Invocation, target: str, **given: Any) -> int:
     signal releases all tasks immediately. --url overrides the URL in the code; QO_URL applies if the code has none.
     """
     plan = _plan(call, target, given)
-    if not (given["no_logging"] and in_fleet()):  # the supervisor has no program that could configure its log
-        start_logging(given["log_level"], as_json=given["log_json"] or call.json, root=in_fleet())
+    if not (given["no_logging"] and is_supervised()):  # the supervisor has no program that could configure its log
+        start_logging(given["log_level"], as_json=given["log_json"] or call.json, root=is_supervised())
     return run(call, plan)
 
 

@@ -7,16 +7,16 @@ import click
 from msgspec import to_builtins
 from rich.text import Text
 
+from qo.cli.audit import audited
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import age, duration
 from qo.cli.rich_output import STYLES, data, table
 from qo.client import Client
-from qo.client.workflow_document import workflow_document, workflow_summary
-from qo.client.workflow_view import WorkflowNodeView
+from qo.client.workflow_view import WorkflowNodeView, workflow_document, workflow_summary
 from qo.clock import system_clock
 from qo.codec import shown_text
 from qo.model import PendingKind, Status, WorkflowStatus, plural
-from qo.terminal_text import clean
+from qo.safe_text import clean
 
 _STATUS_STYLES = {
     WorkflowStatus.RUNNING: "yellow",
@@ -40,7 +40,7 @@ def command(call: Invocation) -> None:
 @common
 @option("--limit", type=click.IntRange(1, 500), default=50, help="Maximum number of workflows.")
 def list_(call: Invocation, limit: int) -> None:
-    """List workflows, newest first: those that have not ended, and those of the 1,000 newest tasks."""
+    """List workflows, newest first: unfinished ones, and those of the 1,000 newest tasks."""
     found = call.run(lambda client: client.workflows.list(limit=limit))
     if call.json:
         call.print_json({"workflows": [to_builtins(workflow_summary(each)) for each in found]})
@@ -66,7 +66,10 @@ def list_(call: Invocation, limit: int) -> None:
 @common
 @click.argument("workflow_id", metavar="ID")
 def show(call: Invocation, workflow_id: str) -> None:
-    """Show a workflow and its tasks. A task is drawn below the last of its parents, with the numbers of the others."""
+    """Show a workflow and its tasks.
+
+    Each task is drawn below the last of its parents, with the numbers of the others.
+    """
     view = call.run(lambda client: client.workflows.read(workflow_id))
     if call.json:
         call.print_json(to_builtins(workflow_document(view)))
@@ -85,9 +88,14 @@ def show(call: Invocation, workflow_id: str) -> None:
 @common
 @click.argument("workflow_id", metavar="ID")
 def cancel(call: Invocation, workflow_id: str) -> None:
-    """Cancel all tasks of a workflow that have not ended."""
-    number = call.run(lambda client: client.workflows.cancel(workflow_id))
-    _report(call, "cancelled", workflow_id, number)
+    """Cancel all unfinished tasks of a workflow."""
+
+    async def work(client: Client) -> int:
+        async with audited(client, "workflow.cancel", f"workflow {workflow_id}") as action:
+            action.number = 0
+            return await client.workflows.cancel(workflow_id, progress=action.count)
+
+    _report(call, "cancelled", workflow_id, call.run(work))
 
 
 @command.command(
@@ -103,7 +111,9 @@ def replay(call: Invocation, workflow_id: str, start: tuple[str, ...]) -> None:
     chosen = [int(each) if each.isdecimal() and len(each) <= len("10000") else each for each in start]
 
     async def work(client: Client) -> int:
-        return await client.workflows.replay(workflow_id, chosen)
+        async with audited(client, "workflow.replay", f"workflow {workflow_id}") as action:
+            action.number = 0
+            return await client.workflows.replay(workflow_id, chosen, progress=action.count)
 
     _report(call, "replayed", workflow_id, call.run(work))
 

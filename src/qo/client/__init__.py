@@ -1,4 +1,4 @@
-"""The API of applications: the client of a store, and task handles."""
+"""The API for applications: the client of a store, and task handles."""
 
 from qo.client.client import Client, connect
 from qo.client.describe import Priority, Seconds, Settings, TaskOptions, describe, parse_instant

@@ -1,9 +1,13 @@
-"""Groups of tasks that were submitted together: their names, their progress, and waiting for their end."""
+"""Batches, groups of tasks that were submitted together:
+
+their names, their progress, and waiting for them to finish.
+"""
 
 import asyncio
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +25,11 @@ _MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.05, 2.0
 _PAUSE_FACTOR, _MAX_PAUSE = 10.0, 60.0  # the pause between two counts, as a multiple of the duration of one
 _TOKEN = re.compile("-[0-9a-f]{8}")  # what `new_batch_id` adds to a name
 _EVERYWHERE = Filter()
+_AGE_FACTOR = 5.0  # a read is reused for this many times its duration
+_MAX_AGE = 60.0  # seconds
+_MAX_READS = 256  # distinct requests whose last read is kept
+_MAX_CONCURRENT_READS = 8
+T = TypeVar("T")
 
 
 class BatchProgress(Struct, frozen=True, kw_only=True):
@@ -83,7 +92,7 @@ async def read_progress(engine: Engine, batch: str, where: Filter = _EVERYWHERE)
 
 
 async def _has_scheduled(engine: Engine, batch: str, where: Filter) -> bool:
-    """Whether a task is due later: then the rate of the finished ones says nothing about the end."""
+    """Whether a task is due later. Then the rate of finished tasks does not predict when the batch finishes."""
     later = replace(where, batch=batch, statuses=(Status.PENDING,), pending=(PendingKind.SCHEDULED,))
     return bool(await engine.find_without_values(later, limit=1))
 
@@ -100,7 +109,7 @@ async def find_batch(engine: Engine, name: str, where: Filter = _EVERYWHERE) -> 
 
 
 async def remaining_time(engine: Engine, batch: str, left: int, where: Filter = _EVERYWHERE) -> float | None:
-    """Estimated seconds for `left` tasks, at the rate at which the newest finished tasks ended."""
+    """Estimated seconds for `left` tasks, at the rate of the newest finished tasks."""
     where = replace(where, batch=batch, statuses=tuple(sorted(FINISHED)))
     finished = await engine.find_without_values(where, limit=_SAMPLED_TASKS)
     ends = [task.completed_at for task in finished if task.completed_at is not None]
@@ -145,3 +154,97 @@ def pause_between(duration: float, interval: float) -> float:
     The layout `tasks` has no index by batch, and reads every task for a count.
     """
     return max(interval, min(_MAX_PAUSE, _PAUSE_FACTOR * duration))
+
+
+class _LastRead:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()  # held while a read starts; concurrent requests share the read
+        self.reading: asyncio.Task[Any] | None = None
+        self.value: Any = None
+        self.until = float("-inf")
+
+
+class BatchReader:
+    """The progress of batches for pages that refresh. Some stores read each task, so a read is reused for a while.
+
+    A read continues if its caller is cancelled, so that the next request can use a read that outlasts its caller.
+
+    A batch without tasks is read every time, because its tasks may be about to be submitted.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reads: OrderedDict[tuple[object, ...], _LastRead] = OrderedDict()
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def newest(self, where: Filter, *, limit: int, among: int = LISTED_TASKS) -> list[BatchProgress]:
+        """As `list_batches`."""
+        key = ("newest", where, limit, among)
+        return await self.reuse(key, lambda: list_batches(self._engine, limit, where, among=among), lambda _: True)
+
+    async def progress(self, name: str, where: Filter) -> BatchProgress:
+        """As `find_batch`."""
+        key = ("progress", name, where)
+        return await self.reuse(key, lambda: find_batch(self._engine, name, where), lambda found: found.total > 0)
+
+    async def counts(self, batch: str) -> Counts:
+        """The counts of a batch in the whole store."""
+        return await self.reuse(("counts", batch), lambda: self._engine.count(batch), bool)
+
+    async def close(self) -> None:
+        """Cancel the reads in progress."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def reuse(
+        self, key: tuple[object, ...], read: Callable[[], Coroutine[Any, Any, T]], is_reusable: Callable[[T], bool]
+    ) -> T:
+        """The value that another request with this key has read recently, or `read()`.
+
+        A value can be excluded from reuse.
+        """
+        last = self._reads.setdefault(key, _LastRead())
+        self._reads.move_to_end(key)
+        while len(self._reads) > _MAX_READS:
+            self._reads.popitem(last=False)
+        for is_last in (False, True):
+            async with last.lock:
+                if last.reading is None and boot_clock() < last.until:
+                    kept: T = last.value
+                    return kept
+                is_shared = last.reading is not None
+                reading = last.reading or await self._start(last, read, is_reusable)
+            value: T = await asyncio.shield(reading)
+            if is_last or not is_shared or is_reusable(value):
+                break  # a read that began before this call and found nothing may have missed the batch
+        return value
+
+    async def _start(
+        self, last: _LastRead, read: Callable[[], Coroutine[Any, Any, T]], is_reusable: Callable[[T], bool]
+    ) -> asyncio.Task[T]:
+        """Start a read when a slot is free. A caller that is cancelled before that starts no read."""
+        await self._slots.acquire()
+        last.reading = task = asyncio.create_task(self._read(last, read, is_reusable))
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self._end(last, task))
+        return task
+
+    async def _read(
+        self, last: _LastRead, read: Callable[[], Coroutine[Any, Any, T]], is_reusable: Callable[[T], bool]
+    ) -> T:
+        began = boot_clock()
+        value = await read()
+        ended = boot_clock()
+        if is_reusable(value):
+            last.value, last.until = value, ended + min(_MAX_AGE, _AGE_FACTOR * (ended - began))
+        return value
+
+    def _end(self, last: _LastRead, task: asyncio.Task[Any]) -> None:
+        self._slots.release()
+        self._tasks.discard(task)
+        last.reading = None
+        if not task.cancelled():
+            task.exception()  # the waiting callers receive it

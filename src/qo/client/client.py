@@ -22,22 +22,22 @@ from qo.client.describe import (
     Settings,
     TaskOptions,
     ageing_of,
+    check_option_names,
     check_payloads,
     describe,
     parse_instant,
     seconds,
 )
-from qo.client.duplicates import check_refused, check_repeat, resolve_duplicate
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.leases import TaskLeases
-from qo.client.live_types import LiveTypes
 from qo.client.schedules import SchedulesClient
+from qo.client.submission import LiveTypes, check_refused, check_repeat, resolve_duplicate
 from qo.client.workflows import WorkflowsClient
 from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task
 from qo.controls import ControlsClient
 from qo.damage import decode_damage, note_name
-from qo.encryption import Encrypted
+from qo.encryption import Encrypted, check_codec
 from qo.engine import Engine, find_pages, get_in_steps
 from qo.engines import open_engine, open_storage
 from qo.errors import (
@@ -72,6 +72,7 @@ from qo.model import (
     check_name,
     check_names,
     check_number,
+    check_payload,
     check_size,
     check_type,
     complete,
@@ -132,6 +133,7 @@ class Client:
         self.live_types = LiveTypes(engine)
         self.settings = settings or Settings()
         self._clock = clock
+        self._direct_payload_limit: int | None = None  # None: the engine cannot add directly, or is not open
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add, is_repeatable=True)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
         self._leases = TaskLeases(self, self._applying, clock)
@@ -149,6 +151,7 @@ class Client:
         except BaseException:
             await self.engine.close()  # `async with` does not call __aexit__ if __aenter__ raises
             raise
+        self._direct_payload_limit = self.payload_limit if self.engine.adds_directly else None
         return self
 
     async def close(self) -> None:
@@ -172,7 +175,7 @@ class Client:
     async def enqueue(
         self, type: str, payload: object = None, *, connection: Any = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle:
-        """Submit one task; returns when the store has it. Options: see `TaskOptions`.
+        """Submit one task; returns when it is stored. Options: see `TaskOptions`.
 
         With a psycopg `connection`, the task is part of your transaction: it exists if and only if you commit.
         """
@@ -194,7 +197,7 @@ class Client:
         return await self.resolve_duplicate(new, TaskHandle(added.id, added.new, self))
 
     async def resolve_duplicate(self, new: NewTask, handle: TaskHandle) -> TaskHandle:
-        """The task that takes the place of `new`. Raises KeyReused if it existed already, with another payload."""
+        """The stored task for `new`. Raises KeyReused if it already existed with another payload."""
         if handle.new or new.idempotency_key is None:
             return handle
         added = await resolve_duplicate(self.engine, new, Added(handle.id, new=False))
@@ -202,15 +205,14 @@ class Client:
 
     def submit_directly(self, new: NewTask) -> TaskHandle | None:
         """As `submit`, but blocking, from any thread. Returns None, and stores nothing, if `submit` must be used."""
-        check_size("payload", new.payload, self.payload_limit)
-        check_depth("payload", new.payload)
-        if not self.engine.adds_directly or not self.live_types.is_known(new):
+        limit = self._direct_payload_limit
+        if limit is None or not self.live_types.is_known(new):
             return None
-        span = tracing.submitting((new,))
-        if span is tracing.OFF:  # as below, in fewer steps
+        check_payload(new.payload, limit)
+        if not tracing.is_on():  # as below, in fewer steps
             (added,) = self.engine.add_directly((new,))
         else:
-            with span:
+            with tracing.submitting((new,)) as span:
                 (new,) = span.marked((new,))
                 (added,) = self.engine.add_directly((new,))
         if self.transitions.logs_queued:
@@ -262,6 +264,8 @@ class Client:
 
     def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
         """A validated task, ready to submit. Options: see `TaskOptions`."""
+        if options:
+            check_option_names(options)
         return describe(self.settings, type, payload, clock=self._clock, **options)
 
     async def producer(self, name: str) -> Producer:
@@ -306,7 +310,7 @@ class Client:
         return await self.engine.history(check_id(task_id))
 
     async def explain(self, task_id: str) -> Explanation:
-        """Why a task waits. Raises TaskNotFound."""
+        """Why a task is waiting. Raises TaskNotFound."""
         task = await self.get(task_id)
         if task is None:
             raise _not_found(task_id)
@@ -327,7 +331,7 @@ class Client:
         return {**total, "by_type": by_type, "by_queue": by_queue}
 
     async def activity(self, since: Seconds = 3600.0) -> Intervals:
-        """What all processes did with tasks in the last `since` seconds, oldest first.
+        """The activity of all processes in the last `since` seconds, oldest interval first.
 
         The intervals are minutes for the last hour, and hours for the last week. Counts may be some seconds old.
         `qo.stats.add_up` adds them up.
@@ -458,7 +462,7 @@ class Client:
         await self._change(run_now(check_id(task_id)))
 
     async def reschedule(self, task_id: str, run_at: datetime | float) -> None:
-        """Change when a pending task becomes due. An instant in the past means now."""
+        """Change when a pending task becomes due. A time in the past means now."""
         await self._change(self.reschedule_change(run_at)(check_id(task_id)))
 
     def reschedule_change(self, run_at: datetime | float) -> Callable[[str], Change]:
@@ -477,7 +481,10 @@ class Client:
         return lambda task_id: set_priority(task_id, number, ageing)
 
     async def archive(self, task_id: str) -> None:
-        """Leave a finished task out of the default listing. Raises WrongStatus if it has not finished."""
+        """Archive a finished task, which removes it from the default listing.
+
+        Raises WrongStatus if it has not finished.
+        """
         await self._change(archive(check_id(task_id)))
 
     async def delete(self, task_id: str, *, cancel: bool = False) -> None:
@@ -518,7 +525,7 @@ class Client:
     ) -> int:
         """Delete all matching finished tasks; returns their number. With `cancel`, pending ones are cancelled first.
 
-        `progress` gets the number of each batch.
+        `progress` is called with the number of tasks in each batch.
         """
         ids = await self._ids(where)
         deleted = 0
@@ -547,12 +554,14 @@ class Client:
             return _not_found(task_id)
         if task.status in allowed and verb == "reschedule":
             return WrongStatus(
-                f"task {task_id} waits for other tasks of its workflow and cannot be rescheduled; "
+                f"task {task_id} is waiting for other tasks of its workflow and cannot be rescheduled; "
                 "`run now` runs it without them",
                 task_id=task_id,
             )
-        if task.status in allowed:  # only `run_now` asks for more than a status
-            return WrongStatus(f"task {task_id} is due already; `qo explain` says what it waits for", task_id=task_id)
+        if task.status in allowed:  # only `run_now` requires more than a status
+            return WrongStatus(
+                f"task {task_id} is already due; `qo explain` shows what it is waiting for", task_id=task_id
+            )
         names = ", ".join(sorted(allowed))
         refusal = f"task {task_id} is {task.status}; {verb} requires one of: {names}"
         return WrongStatus(refusal, task_id=task_id)
@@ -574,7 +583,10 @@ class Client:
 
 
 class CancelReport:
-    """Logs and counts cancelled tasks by their ids. It does not refer to a client, which must end with its object."""
+    """Logs and counts cancelled tasks by their ids.
+
+    It keeps no reference to a client, so that an unused client can be garbage-collected.
+    """
 
     def __init__(self, engine: Engine, transitions: Transitions) -> None:
         self._engine, self._transitions = engine, transitions
@@ -599,6 +611,7 @@ def connect(
 
     With a `codec`, payloads, results and errors are encrypted in the store.
     """
+    check_codec(codec)
     engine = open_engine(url) if isinstance(url, str) else open_storage(url, mode)
     return Client(engine if codec is None else codec.wrap(engine), settings)
 

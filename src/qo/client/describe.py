@@ -1,11 +1,12 @@
-"""Creates validated `NewTask` objects from the options of `enqueue`."""
+"""Creates validated `NewTask` objects from the options of `enqueue`, and tasks of workflows before their submission."""
 
 import sys
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Literal, TypeAlias, TypedDict
+from hashlib import sha256
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -18,21 +19,25 @@ from qo.model import (
     AGEING,
     BLOCKED_AT,
     DEFAULT_POLICY,
+    FILLS_RESULTS,
     MAX_RETRIES,
     TIMEOUT,
     UNREADABLE,
     WINDOW,
+    GraphNode,
     Limit,
     NewTask,
     PromotionTimes,
     RetryPolicy,
     Unique,
+    WorkflowGraph,
     check_depth,
     check_described,
     check_id,
     check_limit,
     check_name,
     check_names,
+    check_payload,
     check_size,
     check_type,
     check_unique,
@@ -43,11 +48,13 @@ from qo.model import (
     unique_key,
     with_group,
 )
+from qo.model.text import unknown_options
 
 Seconds = float | timedelta
 _type_of = type  # below, `type` is a parameter
 _NO_DELAY = 0.0
-current_batch: ContextVar[str | None] = ContextVar("qo_batch", default=None)  # of the tasks that are described here
+# The batch of the tasks that are created in this context.
+current_batch: ContextVar[str | None] = ContextVar("qo_batch", default=None)
 _NO_ID = "00000000-0000-8000-8000-000000000000"
 Priority: TypeAlias = Literal["high", "medium", "low", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]  # 0 goes first; high is 0
 
@@ -55,7 +62,7 @@ Priority: TypeAlias = Literal["high", "medium", "low", 0, 1, 2, 3, 4, 5, 6, 7, 8
 class TaskOptions(TypedDict, total=False):
     """The options of a submission."""
 
-    id: str | None  # chosen by the caller; a task whose id exists already is not stored again
+    id: str | None  # chosen by the caller; a task whose id already exists is not stored again
     queue: str
     priority: Priority
     needs: Iterable[str]  # capabilities that a worker must have
@@ -63,16 +70,26 @@ class TaskOptions(TypedDict, total=False):
     max_retries: int
     retry: RetryPolicy | None  # the back-off between attempts
     delay: Seconds  # before the first attempt
-    run_at: datetime | float | None  # not before this instant; a float is seconds since the epoch
+    run_at: datetime | float | None  # not before this time; a float is seconds since the epoch
     idempotency_key: str | None  # at most one task of this queue and type under the key
     trace_id: str | None
-    batch: str | None  # the group of tasks that it belongs to; see qo.batch
+    batch: str | None  # the batch that it belongs to; see qo.batch
     unique: Unique | None  # at most one task with the same arguments
-    limit: Limit | None  # its key is the argument that the task is grouped by; workers know the numbers from their code
+    limit: Limit | None  # its key is the argument that the task is grouped by; workers use the numbers in their code
     fair_by: str | None  # an argument; workers take turns between its values
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+_OPTION_NAMES = frozenset(TaskOptions.__annotations__)
+
+
+def check_option_names(given: TaskOptions) -> None:
+    """Raise InvalidTask for an option that does not exist, which is often an argument of the task."""
+    if not given.keys() <= _OPTION_NAMES:
+        unknown = unknown_options(given, _OPTION_NAMES)
+        raise InvalidTask("options", f"{unknown}. Pass the arguments of the task as a dict: enqueue(type, {{...}})")
+
+
+class Settings(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Settings of a client."""
 
     # Seconds of waiting per level of priority (inf is strict, 0 is first in, first out), or the times of promotion.
@@ -85,6 +102,25 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def describe(
+    settings: Settings, type: str, payload: bytes, *, clock: Clock = system_clock, **options: Unpack[TaskOptions]
+) -> NewTask:
+    """A validated task, ready to submit. `payload` is already encoded."""
+    if options or current_batch.get() is not None:
+        return _describe(settings, type, payload, clock=clock, **options)
+    try:
+        template = _plain_template(settings, type)
+    except TypeError:  # an unhashable value
+        return _describe(settings, type, payload, clock=clock)
+    return _copy(template, settings, payload, clock)
+
+
+def _copy(template: NewTask, settings: Settings, payload: bytes, clock: Clock) -> NewTask:
+    """The template with another id and payload."""
+    check_payload(payload, settings.payload_limit or sys.maxsize)
+    return replace(template, id=new_id(clock), payload=payload)
+
+
+def _describe(
     settings: Settings,
     type: str,
     payload: bytes,
@@ -106,7 +142,6 @@ def describe(
     fair_by: str | None = None,
     clock: Clock = system_clock,
 ) -> NewTask:
-    """A validated task, ready to submit. `payload` is already encoded."""
     template = None
     if batch is None:
         batch = current_batch.get()
@@ -119,9 +154,7 @@ def describe(
         except TypeError:  # an unhashable value
             template = None
     if template is not None:
-        check_size("payload", payload, settings.payload_limit or sys.maxsize)
-        check_depth("payload", payload)
-        return replace(template, id=new_id(clock), payload=payload)
+        return _copy(template, settings, payload, clock)
     window = settings.window
     if unique is not None:
         if id is not None or idempotency_key is not None:
@@ -156,7 +189,7 @@ def describe(
             until_started=unique is not None and unique.until == "started",
             on_duplicate=None if unique is None else unique.on_duplicate,
         ),
-        payload_limit=settings.payload_limit or sys.maxsize,  # the client, which knows the store, checks again
+        payload_limit=settings.payload_limit or sys.maxsize,  # the client checks again with the store's limit
     )
 
 
@@ -193,10 +226,10 @@ def _template(  # noqa: PLR0917 - positional, so that the cache has one key for 
     max_retries: int,
 ) -> NewTask:
     """A validated task, of which only the id and the payload are replaced."""
-    return describe(
+    return _describe(
         settings,
         type,
-        b"0",  # as short as JSON can be, so that no payload limit refuses it
+        b"0",  # the shortest JSON text, so that no payload limit rejects it
         id=_NO_ID,
         queue=queue,
         priority=priority,
@@ -204,6 +237,12 @@ def _template(  # noqa: PLR0917 - positional, so that the cache has one key for 
         timeout=timeout,
         max_retries=max_retries,
     )
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _plain_template(settings: Settings, type: str) -> NewTask:
+    """The same for a task without options."""
+    return _template(settings, type, "default", "medium", (), TIMEOUT, MAX_RETRIES)
 
 
 def ageing_of(setting: float | PromotionTimes, priority: int) -> float:
@@ -225,3 +264,33 @@ def parse_instant(field: str, given: float | str | datetime) -> float:
         except ValueError as error:
             raise InvalidTask(field, f"{given!r:.80} is not an ISO 8601 time such as 2030-01-31T08:00:00Z") from error
     return given
+
+
+class PlannedTask(Struct, frozen=True, kw_only=True):
+    """A task of a workflow before its submission."""
+
+    node: GraphNode
+    new: NewTask  # its id and batch are set on submission
+
+
+def digest_of(planned: Sequence[PlannedTask]) -> str:
+    """A digest of everything that distinguishes one submission from another under the same key."""
+    digest = sha256()
+    for each in planned:
+        new = each.new
+        digest.update(msgspec.msgpack.encode((msgspec.to_builtins(each.node), new.queue, new.priority)))
+        digest.update(sha256(new.payload).digest())
+    return digest.hexdigest()[:32]
+
+
+def stored_tasks(graph: WorkflowGraph, planned: Sequence[PlannedTask]) -> list[NewTask]:
+    return [stored_task(graph, index, each.new) for index, each in enumerate(planned)]
+
+
+def stored_task(graph: WorkflowGraph, index: int, new: NewTask) -> NewTask:
+    """The task as it is stored: blocked, if it has parents."""
+    if graph.nodes[index].bindings:
+        new = replace(new, needs=tuple(sorted({*new.needs, FILLS_RESULTS})))
+    if not graph.nodes[index].parents:
+        return replace(new, id=graph.task_id(index), batch=graph.id)
+    return replace(new, id=graph.task_id(index), batch=graph.id, run_at=BLOCKED_AT, delay=0.0)

@@ -23,7 +23,7 @@ DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 
 class TaskHandle(Struct, frozen=True, eq=False, gc=False):
-    """A submitted task. `new` is False if a task with its id or idempotency key existed already."""
+    """A submitted task. `new` is False if a task with its id or idempotency key already existed."""
 
     id: str
     new: bool
@@ -57,7 +57,7 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
         await self._client.set_priority(self.id, priority)
 
     async def explain(self) -> Explanation:
-        """Why the task waits."""
+        """Why the task is waiting."""
         return await self._client.explain(self.id)
 
     async def result(self, timeout: Seconds | None = None) -> Any:

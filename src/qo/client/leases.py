@@ -31,7 +31,7 @@ _RETENTION_INTERVAL = 60.0  # seconds between two runs of retention
 
 
 class TaskLeases:
-    """Of one client. Settlements of concurrent callers share a write."""
+    """One per client. Settlements of concurrent callers share a write."""
 
     def __init__(self, client: "Client", settlements: GroupCommit[Change, bool], clock: Clock) -> None:
         self._client, self._settlements = client, settlements
@@ -44,7 +44,7 @@ class TaskLeases:
         self._limits.share_fairly(self._held_groups)
         self._may_not_read_limits = False
         self.held: dict[str, Task] = {}  # dequeued and not settled, by id
-        self._sources: dict[str, tuple[str, str]] = {}  # the queue and type that were asked for, by id of a held task
+        self._sources: dict[str, tuple[str, str]] = {}  # the requested queue and type, by id of a held task
         self._recovers_at = self._retains_at = float("-inf")  # the next time, by the boot clock
 
     async def dequeue(self, request: ClaimRequest, *, wait: float) -> list[Task]:
@@ -75,7 +75,10 @@ class TaskLeases:
         except Refused as error:
             if not self._may_not_read_limits:
                 self._may_not_read_limits = True
-                log.warning("dequeue takes only tasks without a group, because it may not read the limits: %s", error)
+                log.warning(
+                    "dequeue takes only tasks without a group, because this client may not read the limits: %s",
+                    error,
+                )
             return await self._claim(request)
         found: list[Task] = []
         has_more = True
@@ -97,13 +100,14 @@ class TaskLeases:
         gate = self._limits.gate
         narrowed = gate.narrow(request)
         longest = gate.next_request_in(longest)
-        if narrowed is None or (not narrowed.queues and gate.full_queues):  # a request cannot leave out one queue
+        # A request for all queues cannot exclude one.
+        if narrowed is None or (not narrowed.queues and gate.full_queues):
             await asyncio.sleep(longest)
         else:
             await self._client.engine.wait(narrowed, longest)
 
     async def finish(self) -> None:
-        """Wait for the writes of the consumer's registration, and of the slots that have become free."""
+        """Wait for the writes of the consumer's registration and of freed slots."""
         await self._registration.finish()
         await self._limits.gate.close()
 
@@ -153,8 +157,9 @@ class TaskLeases:
         change = make_change(held)
         is_settled = await self._settlements.commit(change)
         self._forget(held)
-        self._limits.gate.ended([held])  # the caller works on it no more, whether or not it has the lease
-        if not self._client.engine.registers_consumers:  # a write after this call could fail that of another process
+        self._limits.gate.ended([held])  # the caller has stopped working on it, with or without the lease
+        # Where clients do not register, a write after this call could make a write of another process fail.
+        if not self._client.engine.registers_consumers:
             await self._limits.gate.release()
         if not is_settled:
             raise _lost(held)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from qo import notes
@@ -11,7 +12,7 @@ from qo.codec import SEALED, encode_value
 from qo.engine import Engine
 from qo.errors import DamagedNote, InvalidTask, ScheduleNotFound
 from qo.ids import new_id
-from qo.model import UNFINISHED, NewTask, cancel, check_name
+from qo.model import UNFINISHED, NewTask, cancel, check_name, show
 from qo.schedules.decision import created_note, defined, delivered, is_active, paused, resumed, started_by_hand
 from qo.schedules.schedule import CatchUp, Fire, Overlap, Schedule, ScheduleNote, make_schedule, task_of
 from qo.schedules.schedule_notes import (
@@ -22,7 +23,7 @@ from qo.schedules.schedule_notes import (
     read_schedule,
     read_schedules,
 )
-from qo.schedules.view import ScheduleInfo, view_of
+from qo.schedules.view import LAST_RESULTS, ScheduleInfo, view_of
 
 if TYPE_CHECKING:
     from qo.client.client import Client
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Instant: TypeAlias = datetime | float | str
 _Infos: TypeAlias = list[ScheduleInfo]  # inside the class, `list` is a method
 OnFire: TypeAlias = Callable[[Fire], None]
+_MAX_STATUSES = 500  # tasks that a list reads: some stores need a request for each
 
 
 class TimingOptions(TypedDict, total=False):
@@ -65,6 +67,12 @@ def schedule_of(name: str, task: NewTask, options: ScheduleOptions) -> Schedule:
     return make_schedule(name, task, **given)
 
 
+def check_kwargs(kwargs: object) -> None:
+    """Refuse what cannot be passed as keyword arguments. Callers may ignore annotations."""
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise InvalidTask("kwargs", f"{show(kwargs)} is not a mapping from names of arguments to their values")
+
+
 class SchedulesClient:
     """The schedules of one store. Workers and monitors submit their tasks."""
 
@@ -89,9 +97,7 @@ class SchedulesClient:
 
         `task` is a type with `kwargs` and `options`, or a task from `new_task`.
         """
-        new = (
-            self._client.new_task(task, encode_value(kwargs or {}), **options or {}) if isinstance(task, str) else task
-        )
+        new = self._new(task, kwargs, options)
         schedule, now = schedule_of(name, new, timing), await self._engine.now()
         if await read_or_none(self._engine, name) is None and len(await self._engine.notes(SCHEDULES)) >= MAX_SCHEDULES:
             raise InvalidTask("name", f"the store has {MAX_SCHEDULES:,} schedules, the limit; remove some")
@@ -108,11 +114,21 @@ class SchedulesClient:
         note = await change_schedule(self._engine, name, added, replaces_damaged=True)
         return await self._view(_found(name, note))
 
+    def _new(self, task: str | NewTask, kwargs: Mapping[str, Any] | None, options: TaskOptions | None) -> NewTask:
+        if isinstance(task, str):
+            check_kwargs(kwargs)
+            return self._client.new_task(task, encode_value(kwargs or {}), **options or {})
+        if not isinstance(task, NewTask):
+            raise InvalidTask("task", f"{show(task)} is neither the name of a type nor a task from new_task")
+        for name, value in (("kwargs", kwargs), ("options", options)):
+            if value:
+                raise InvalidTask(name, "apply to a type; the task has its own")
+        return task
+
     async def list(self) -> _Infos:
-        """All schedules by name, each with the result of its last fire."""
+        """All schedules by name, each with the results of its last five fires; in a long list, of fewer."""
         stored = await read_schedules(self._engine)
-        last = [fire.task_id for note in stored if (fire := _last_fired(note))]
-        statuses, now = await self._statuses(last), await self._engine.now()
+        statuses, now = await self._statuses(_last_tasks(stored)), await self._engine.now()
         return [view_of(note, now, statuses) for note in stored]
 
     async def get(self, name: str) -> ScheduleInfo:
@@ -197,8 +213,11 @@ async def read_or_none(engine: Engine, name: str) -> ScheduleNote | None:
         return None
 
 
-def _last_fired(note: ScheduleNote) -> Fire | None:
-    return next((fire for fire in reversed(note.recent) if fire.task_id), None)
+def _last_tasks(stored: Sequence[ScheduleNote]) -> Sequence[str]:
+    """The ids of the tasks whose statuses a list shows: of the last fire of each schedule, then of those before."""
+    tasks = [[fire.task_id for fire in reversed(note.recent) if fire.task_id][:LAST_RESULTS] for note in stored]
+    by_age = [task_id for ids in zip_longest(*tasks) for task_id in ids if task_id is not None]
+    return by_age[: max(_MAX_STATUSES, len(stored))]
 
 
 def _found(name: str, note: ScheduleNote | None) -> ScheduleNote:

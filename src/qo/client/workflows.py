@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from qo.backoff import Backoff
 from qo.client.batches import BatchProgress, read_progress
-from qo.client.describe import check_payloads
-from qo.client.planned_tasks import PlannedTask, digest_of, stored_task, stored_tasks
+from qo.client.describe import PlannedTask, check_payloads, digest_of, stored_task, stored_tasks
 from qo.client.workflow_view import WorkflowView, view_of
 from qo.clock import boot_clock
 from qo.codec import decode_value, plain_task
@@ -31,6 +30,7 @@ from qo.ids import new_token
 from qo.model import (
     BLOCKED_AT,
     NEW,
+    Change,
     Filter,
     NewTask,
     Note,
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
 
 _MIN_RESULT_POLL, _MAX_RESULT_POLL = 0.005, 0.25  # seconds between two reads while waiting for a result
 _PAGE_SIZE = 500  # tasks in one request
-_MAX_REQUESTS = 16  # at once
-_LISTED_TASKS = 1000  # newest tasks among which workflows that have ended are listed
+_MAX_REQUESTS = 16  # concurrent requests
+_LISTED_TASKS = 1000  # newest tasks among which finished workflows are listed
 
 
 class SubmittedWorkflow(Struct, frozen=True, kw_only=True):
     graph: WorkflowGraph
-    new: bool  # False: a workflow with this name and idempotency key existed already
+    new: bool  # False: a workflow with this name and idempotency key already existed
 
 
 class WorkflowsClient:
@@ -130,12 +130,12 @@ class WorkflowsClient:
         return SubmittedWorkflow(graph=stored, new=is_new)
 
     async def _store(self, tasks: Sequence[NewTask]) -> None:
-        """Those that run at once come last: nothing runs before the others are stored."""
+        """Tasks that can run immediately come last, so that nothing runs before the others are stored."""
         await self._client.submit_many([task for task in tasks if task.run_at == BLOCKED_AT])
         await self._client.submit_many([task for task in tasks if task.run_at != BLOCKED_AT])
 
     async def _resume(self, token: str, tasks: Sequence[NewTask]) -> None:
-        """Go on with an interrupted submission. Tasks may have been cancelled, because others were missing."""
+        """Continue an interrupted submission. Some tasks may have been cancelled because others were missing."""
         graph = await extend_graph(self._engine, token, epoch=1, resumed_at=await self._engine.now())
         await mark_open(self._engine, token, graph.created_at)
         await self._store(tasks)
@@ -150,9 +150,9 @@ class WorkflowsClient:
         return graph
 
     async def add(self, token: str, planned: Sequence[PlannedTask]) -> list[int]:
-        """Add tasks to a workflow from one of its running tasks, which `added_by` of their nodes names.
+        """Add tasks to a workflow from one of its running tasks, which their nodes name in `added_by`.
 
-        Returns their indexes. Raises LeaseLost if that attempt has ended: the tasks are dropped then.
+        Returns their indexes. Raises LeaseLost, and drops the tasks, if that attempt has ended.
         """
         check_payloads([each.new for each in planned], self._client.payload_limit)
         now = await self._engine.now()
@@ -166,13 +166,15 @@ class WorkflowsClient:
         return list(range(first, len(graph.nodes)))
 
     async def _check_adders(self, graph: WorkflowGraph, added_by: Iterable[tuple[int, int] | None]) -> None:
-        """If an attempt has ended, nobody lets the tasks follow that it added later: do so, and raise LeaseLost."""
+        """If the attempt has ended, no process decides about tasks that it added later: do so, and raise LeaseLost."""
         attempts = [each for each in added_by if each is not None]
         tasks = await self._engine.get_without_values([graph.task_id(adder) for adder, _ in attempts])
         for task, (adder, attempt) in zip(tasks, attempts, strict=True):
             if task is None or task.status is not Status.RUNNING or task.attempt != attempt:
                 await WorkflowTracker(self._engine).review(graph.token)
-                raise LeaseLost(f"attempt {attempt} of task {graph.task_id(adder)} has ended; what it adds is dropped")
+                raise LeaseLost(
+                    f"attempt {attempt} of task {graph.task_id(adder)} has ended; the tasks that it adds are dropped"
+                )
 
     # --- reading
 
@@ -188,7 +190,7 @@ class WorkflowsClient:
             if view.status is WorkflowStatus.RUNNING:
                 return view
             number, graph = len(graph.nodes), await self.graph(id)
-            if len(graph.nodes) == number:  # otherwise a task has added others before it ended
+            if len(graph.nodes) == number:  # otherwise a task added others before it finished
                 return view
 
     async def status(self, id: str) -> WorkflowStatus:
@@ -200,7 +202,7 @@ class WorkflowsClient:
         return await read_progress(self._engine, id)
 
     async def list(self, *, limit: int = 50) -> list[WorkflowView]:
-        """Workflows, newest first: those that have not ended, and those of the newest tasks of the store."""
+        """Workflows, newest first: unfinished ones, and those of the newest tasks of the store."""
         newest = await self._engine.find_without_values(Filter(), limit=_LISTED_TASKS)
         addresses = (node_address(task.id) for task in newest if task.batch is not None)
         recent = dict.fromkeys(address.token for address in addresses if address is not None)
@@ -226,7 +228,7 @@ class WorkflowsClient:
     async def result(
         self, id: str, *, timeout: float | None = None, decode: Callable[[Task], Any] | None = None
     ) -> Any:
-        """Wait for the tasks that no other task waits for. Returns the result of the only one, or the list of results.
+        """Wait for the tasks that no other task depends on. Returns the result of the only one, or the list of results.
 
         Raises TaskFailed if one of them did not complete, and ResultTimeout.
         """
@@ -240,11 +242,11 @@ class WorkflowsClient:
             pause = backoff.next()
             left = pause if until is None else until - boot_clock()
             if left <= 0:
-                raise ResultTimeout(f"workflow {id} has not ended")
+                raise ResultTimeout(f"workflow {id} has not finished")
             await asyncio.sleep(min(pause, left))
 
     async def _ended_sinks(self, reader: "_GraphReader") -> Sequence[str] | None:
-        """The ids of the sinks if all of them have ended. Most calls read one task."""
+        """The ids of the sinks if all of them have finished. Most calls read one task."""
         graph = await reader.read()
         last = reader.last
         size, at = 1, 0
@@ -261,11 +263,14 @@ class WorkflowsClient:
             if not all(states[index].has_ended for index in last):
                 return None
         if len((await reader.read()).nodes) > len(graph.nodes):
-            return None  # one of them has added others before it ended
+            return None  # one of them added others before it finished
         return [graph.task_id(index) for index in last]
 
     async def _is_open(self, graph: WorkflowGraph, index: int) -> bool:
-        """Whether a task has not ended and counts: each attempt that added it or its adder completed or runs."""
+        """Whether a task is unfinished and live.
+
+        It is live if every attempt that added it, directly or indirectly, is running or has completed.
+        """
         line = [index]
         while (added_by := graph.nodes[line[-1]].added_by) is not None and len(line) < _PAGE_SIZE:
             line.append(added_by[0])
@@ -288,41 +293,56 @@ class WorkflowsClient:
 
     # --- changing
 
-    async def cancel(self, id: str) -> int:
-        """Cancel all tasks that have not ended; returns their number. Raises WrongStatus if there are none."""
+    async def cancel(self, id: str, *, progress: Callable[[int], None] | None = None) -> int:
+        """Cancel all unfinished tasks; returns their number. Raises WrongStatus if there are none.
+
+        `progress` is called with the number of changed tasks after each write: a later write may fail.
+        """
         graph = await self.graph(id)
-        # Children first: none of them starts because its parent has ended meanwhile.
+        # Children first, so that none of them starts because its parent completes in the meantime.
         ids = graph.task_ids()[::-1]
-        number = sum(await self._client.apply([cancel(task_id) for task_id in ids]))
+        number = await self._apply([cancel(task_id) for task_id in ids], _PAGE_SIZE, progress)
         if not number:
-            raise WrongStatus(f"workflow {id}: all of its tasks have ended")
+            raise WrongStatus(f"workflow {id}: all of its tasks have finished")
         return number
 
-    async def replay(self, id: str, start: Iterable[int | str] = ()) -> int:
-        """Run again what did not complete, or the tasks of `start` and everything that depends on them.
+    async def replay(
+        self, id: str, start: Iterable[int | str] = (), *, progress: Callable[[int], None] | None = None
+    ) -> int:
+        """Rerun the tasks that did not complete, or the tasks of `start` and everything that depends on them.
 
         `start` are indexes or ids of tasks. Returns the number of tasks. Raises WrongStatus if there are none.
+        `progress`: as in `cancel`.
         """
         graph = await self.graph(id)
         indexes = {_index(graph, each) for each in start}
         states = dict(enumerate(map(node_state, await self._tasks(graph))))
         changes = replay_changes(graph, states, indexes)
-        # In one call: what follows from a replay is written once. A server accepts only pages.
-        pages = {} if self._engine.is_remote else {"page_size": max(1, len(changes))}
-        number = sum(await self._client.apply(changes, **pages))
+        # In one call, so that the consequences of a replay are written once. Over HTTP a server accepts only pages.
+        page_size = _PAGE_SIZE if self._engine.is_remote else max(1, len(changes))
+        number = await self._apply(changes, page_size, progress)
         if not number:
-            what = "the chosen tasks have not ended" if indexes else "none of its tasks failed or was cancelled"
+            what = "the chosen tasks have not finished" if indexes else "none of its tasks failed or was cancelled"
             raise WrongStatus(f"workflow {id}: {what}")
         return number
 
+    async def _apply(self, changes: Sequence[Change], page_size: int, progress: Callable[[int], None] | None) -> int:
+        changed = 0
+        for start in range(0, len(changes), page_size):
+            number = sum(await self._client.apply(changes[start : start + page_size], page_size=page_size))
+            changed += number
+            if progress is not None:
+                progress(number)
+        return changed
+
 
 class _GraphReader:
-    """Reads the graph of one workflow again and again, and decodes it only if it has changed."""
+    """Reads the graph of one workflow repeatedly, and decodes it only if it has changed."""
 
     def __init__(self, engine: Engine, id: str) -> None:
         self._engine, self._id, self._token = engine, id, token_of(id)
         self._version: str | None = None
-        self.last: Sequence[int] = ()  # the nodes that no other waits for
+        self.last: Sequence[int] = ()  # the nodes that no other depends on
         self.submitted: Sequence[int] = ()  # those of them that were submitted with the workflow
         self.has_additions = False
 

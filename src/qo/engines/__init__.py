@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from qo.engine import Engine
 from qo.errors import InvalidSetting
-from qo.findings import Finding
 from qo.formats import Schema
+from qo.reports import Finding
+from qo.safe_text import hide_password
 from qo.storages import ObjectStorage
-from qo.url_secrets import hide_password
 
 
 class _EngineModule(NamedTuple):
@@ -86,7 +86,7 @@ def _module(url: str) -> Any:
     entry = ENGINES.get(scheme)
     if entry is None:
         known = ", ".join(f"{name}://" for name in ENGINES)
-        raise InvalidSetting(f"{hide_password(url)!r} is not a queue; a URL begins with one of {known}")
+        raise InvalidSetting(f"{hide_password(url)!r} is not the URL of a store; it must begin with one of {known}")
     try:
         return import_module(f"qo.engines.{entry.module}")
     except ImportError as error:

@@ -1,7 +1,10 @@
 """Group commit on one object of a bucket: one write for all concurrent calls.
 
 Calls that arrive during a write wait for the next one. If a write succeeds, the content was current, so the answers of
-all calls of its batch are right, reads included. If no call of a batch changed anything, a read confirms that.
+all calls of its batch are correct, including reads. If no call of a batch changed anything, a read confirms that.
+
+`WriteBehind` and `FlushedDatabase` are protocols of engines that acknowledge a write before the bucket has it, or write
+when their owner decides.
 """
 
 import asyncio
@@ -9,14 +12,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from qo.bucket import Bucket
 from qo.engines.contention import ContentionSignal, WriterFairness
 from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
 
-_CONFLICT = "{} was written by another process first; nothing of this call was kept: try it again"
+_CONFLICT = "{} was written by another process first; this call had no effect; try it again"
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +80,12 @@ class CommitLoop(ABC):
         try:
             while self._waiting:
                 await self._wait_for_turn()
+                if await self._fairness.begin():
+                    self._forget()
                 waiting = [call for call in self._waiting if not call.done.done()]
                 number = self._fitting(waiting)
                 self._in_flight, self._waiting = waiting[:number], waiting[number:]
                 if self._in_flight:
-                    if await self._fairness.begin():
-                        self._forget()
                     has_read = not self._is_loaded
                     await self._serve_batch(self._in_flight)
                     self._fairness.end(has_read=has_read)
@@ -130,6 +133,7 @@ class CommitLoop(ABC):
         return None
 
     async def _commit(self, batch: list[PendingCall]) -> None:
+        await self._load()  # before the first attempt: the duration of an attempt says how long gaps must be
         attempts, is_fresh = self._fairness.attempts(), False
         while attempts.may_try():
             if not self._is_loaded:
@@ -149,7 +153,7 @@ class CommitLoop(ABC):
                     raise Conflict(_CONFLICT.format(self._key)) from None
             except QoError:
                 raise
-            except Exception as error:  # the driver does not say whether it has written
+            except Exception as error:  # the driver does not report whether it has written
                 raise OutcomeUnknown(f"{self._key} may have been written: {error!r}") from error
             is_fresh = False
             await attempts.back_off()
@@ -159,6 +163,9 @@ class CommitLoop(ABC):
 
     async def _wait_for_turn(self) -> None:  # noqa: B027 - optional
         """Called before each batch."""
+
+    async def _load(self) -> None:  # noqa: B027 - optional
+        """Load what a later attempt does not load again."""
 
     def _after_refusal(self, batch: list[PendingCall]) -> list[list[PendingCall]]:  # noqa: ARG002
         """The batches to try instead of one that is too large for the store: none, if its calls fail."""
@@ -193,3 +200,32 @@ def _fail(batch: list[PendingCall], kind: type[QoError], *args: object, cause: B
             error = kind(*args)
             error.__cause__ = cause
             call.resolve(error)
+
+
+@runtime_checkable
+class WriteBehind(Protocol):
+    """An engine that may acknowledge a write before its bucket has it, and may read from an older copy."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the bucket has every acknowledged write."""
+
+    async def confirmed(self) -> bool:
+        """Wait until the bucket has every acknowledged write. False: those writes are lost."""
+
+    async def sync(self) -> None:
+        """Write everything to the bucket now and read its content. Raises Conflict if the writes are lost."""
+
+
+class FlushedDatabase(Protocol):
+    """A database in a bucket whose owner controls when it is written."""
+
+    @property
+    def lost(self) -> int:
+        """How many acknowledged changes never reached the bucket."""
+
+    async def flush(self) -> None:
+        """Write every change to the bucket now."""
+
+    def abandon(self) -> None:
+        """Stop the background tasks without waiting for them."""

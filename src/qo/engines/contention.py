@@ -2,10 +2,10 @@
 
 The winner of a race can write again without reading, so it would win every time. Writers therefore pause for long
 enough that a reader can complete a read-modify-write cycle, and contenders that have waited longest retry soonest. A
-writer without contenders does not pause: a loser writes a signal object beside the contended one, and a busy writer
-polls it. The signal says how long an attempt of the loser takes: a process far from the store needs longer gaps than
-one that is near, and one that has waited long asks for more. All writers poll each second and leave such a gap at once,
-so the long gap of one overlaps with those of the others.
+writer without contenders does not pause: a loser writes a signal object next to the contended one, and a busy writer
+polls it. The signal contains how long an attempt of the loser takes: a distant process needs longer gaps than a nearby
+one, and a process that has waited long requests longer ones. All writers poll each second and leave such a gap
+immediately, so their long gaps overlap.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ _RETRY_DEADLINE = 60.0
 _BACKOFF_PERIOD = 10.0  # the back-off of a contender shrinks to 0 within this time
 _MIN_ATTEMPT_DURATION = 0.001
 _BACKOFF_FACTOR = 16.0  # a new contender backs off for up to 16 times the duration of one attempt
-_MAX_BACKOFF = 1.0  # seconds: on a busy machine one attempt may take seconds, and a sleeper cannot win
+_MAX_BACKOFF = 1.0  # seconds; on a busy machine one attempt may take seconds, and a process that sleeps cannot win
 _GAP_FACTOR, _MAX_GAP = 3.0, 2.0  # a gap lasts three read-modify-write cycles of the writer, up to 2 s
-_SIGNALLED_FACTOR = 2.0  # or two attempts of a loser: one that has begun before the gap fails, and the next succeeds
+_SIGNALLED_FACTOR = 2.0  # or two attempts of a loser: the one begun before the gap fails, and the next succeeds
 _MAX_SIGNALLED = 3.0  # seconds of an attempt that count
 _WAITED_FACTOR = 0.1  # a loser that has waited for longer than _BACKOFF_PERIOD signals at least a tenth of that time
 _WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
-_SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps of a length that a loser needs, so that several of them get their turns
+_SIGNALLED_WRITING_FACTOR = 2.0  # or two gaps, if a loser requested their length, so that several losers get their turn
 _POLL_INTERVAL = 1.0  # or five gaps of a writer that knows of no contenders, if they are longer
-_FIRST_POLL_DELAY = 3.0  # seconds in addition, after a pause: an idle process writes some heartbeats within 2 s
+_FIRST_POLL_DELAY = 4.0  # seconds after a pause: an idle process writes some heartbeats within 2 s
 _CONTENTION_TIMEOUT = 10.0  # after the last conflict or signal; a loser repeats its signal every 5 s
 _SIGNAL_INTERVAL = 5.0
-_GROWTH = 1.5  # of the duration of an attempt, after which a loser sends the next signal earlier
+_GROWTH = 1.5  # growth of the duration of an attempt, after which a loser sends the next signal earlier
 
 
 _SIGNAL_ERRORS = (StorageError, ValueError)  # the store fails, is read-only, or the key is too long for it
@@ -48,7 +48,7 @@ class ContentionSignal:
 
     @property
     def attempt_duration(self) -> float:
-        """The longest one that was signalled lately. The last signal may be of a loser that is near."""
+        """The longest duration that was signalled recently. The last signal may be from a nearby loser."""
         now = asyncio.get_running_loop().time()
         self._durations = [found for found in self._durations if now - found[1] < _CONTENTION_TIMEOUT]
         return max((duration for duration, _ in self._durations), default=0.0)
@@ -64,14 +64,15 @@ class ContentionSignal:
                     self._sent = await self._bucket.put(self._key, content.encode(), expected=ANY)
 
     async def was_sent(self) -> bool:
-        """Whether a signal was sent since the last call."""
+        """Whether another process has sent a signal since the last call."""
         try:
             blob = await self._bucket.get(self._key)
         except _SIGNAL_ERRORS:
             return True
         before, self._seen = self._seen, blob.version if blob else None
         is_first, self._has_polled = not self._has_polled, True
-        if blob is None or self._seen == before or (is_first and self._age(blob) > _CONTENTION_TIMEOUT):
+        is_own = self._seen == self._sent
+        if blob is None or self._seen == before or is_own or (is_first and self._age(blob) > _CONTENTION_TIMEOUT):
             return False
         self._durations.append((_duration(blob.data), asyncio.get_running_loop().time()))
         return True
@@ -109,10 +110,14 @@ class WriteAttempts:
     async def report_conflict(self) -> None:
         """Signal the winner that it has contenders."""
         self.had_conflict = True
+        await self._signal.send(self.signalled_duration())
+
+    def signalled_duration(self) -> float:
+        """How long an attempt takes; longer, if the writer has waited for long."""
         now = self._loop.time()
         waited = now - self._began
         share = _WAITED_FACTOR * waited if waited > _BACKOFF_PERIOD else 0.0
-        await self._signal.send(max(now - self.attempted_at, share))
+        return max(now - self.attempted_at, share)
 
     async def back_off(self) -> None:
         """Report a conflict, and sleep before the next attempt."""
@@ -125,7 +130,7 @@ class WriteAttempts:
 
 
 class WriterFairness:
-    """Makes a writer that could write without a break leave gaps for contenders."""
+    """Makes a busy writer leave gaps for contenders."""
 
     def __init__(
         self,
@@ -134,13 +139,15 @@ class WriterFairness:
         first_backoff: float = _BACKOFF_FACTOR,
         gap_factor: float = _GAP_FACTOR,
         writing_factor: float = _WRITING_FACTOR,
+        first_poll_delay: float = _FIRST_POLL_DELAY,
     ) -> None:
         """`first_backoff`: the longest back-off after the first conflict of a write, in attempts; it doubles.
 
         `gap_factor`: the duration of a gap, in read-modify-write cycles.
         `writing_factor`: the time between two gaps, in gaps.
+        `first_poll_delay`: seconds from the first write after a pause to the first poll of the signal.
         """
-        self._writing_factor = writing_factor
+        self._writing_factor, self._first_poll_delay = writing_factor, first_poll_delay
         self._signal, self._first_backoff, self._gap_factor = signal, first_backoff, gap_factor
         self._ended = self._writing_since = self._contended_until = self._polled_at = float("-inf")
         self._cycle_duration = 0.0  # of one read-modify-write cycle
@@ -197,16 +204,19 @@ class WriterFairness:
     async def _leave_gap(self) -> None:
         gap = self._gap
         await asyncio.sleep(gap)
-        await asyncio.sleep(max(0.0, self._gap - gap))  # a signal that was read meanwhile may ask for a longer one
+        # A signal that was read in the meantime may request a longer gap.
+        await asyncio.sleep(max(0.0, self._gap - gap))
 
     def _start_poll(self) -> None:
-        """Read the signal beside the next writes: a writer without contenders must not wait for it.
+        """Read the signal concurrently with the next writes, because a writer without contenders must not wait for it.
 
-        A writer that pauses for less than the longest gap may leave a distant process too little time, too.
+        A writer that already pauses, but for less than the longest gap, polls too: a distant process may need more
+        time.
         """
         now = asyncio.get_running_loop().time()
         if now - self._ended >= _MAX_GAP:
-            self._polled_at = now + _FIRST_POLL_DELAY  # the first poll follows if it continues to write
+            # The first poll follows if it continues to write.
+            self._polled_at = now + self._first_poll_delay - self._poll_interval
         if now - self._polled_at >= self._poll_interval and self._poll is None:
             self._polled_at = now
             self._poll = asyncio.get_running_loop().create_task(self._read_signal())
@@ -229,6 +239,6 @@ class WriterFairness:
         if attempts is not None and attempts.had_conflict:
             self._writing_since = self._ended
             self._contended_until = self._ended + _CONTENTION_TIMEOUT
-        # The creator of the object has not read it yet, so its cycle was a write. It must poll the signal all the same.
+        # The creator of the object has not read it yet, so its cycle was a write. It must poll the signal anyway.
         if attempts is not None and (attempts.had_conflict or has_read or not self._cycle_duration):
             self._cycle_duration = self._ended - attempts.attempted_at

@@ -35,7 +35,7 @@ async def find_layout(bucket: Bucket) -> str | None:
 
 
 async def search_layout(bucket: Bucket) -> LayoutSearch:
-    """Look for a queue. Raises InvalidSetting if the bucket holds several queues, in different layouts."""
+    """Detect the layout. Raises InvalidSetting if the bucket holds several queues in different layouts."""
     listings = dict(zip(_PREFIXES, await in_parallel(lambda prefix: _existing(bucket, prefix), _PREFIXES), strict=True))
     listable = frozenset(layout for prefix, layout in _PREFIX_LAYOUTS.items() if listings[prefix] is not None)
     found = {_NAMES[key] for keys in listings.values() for key in keys or ()}

@@ -9,12 +9,12 @@ from qo.bucket import Bucket
 from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
+from qo.engines.commit_loop import FlushedDatabase
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
 from qo.engines.layout_detection import CLOUD_LAYOUT, DEFAULT_LAYOUT, DetectedLayoutEngine, find_layout
-from qo.engines.write_behind import FlushedDatabase
 from qo.errors import InvalidSetting, StorageError
-from qo.findings import Finding
 from qo.model import PAYLOAD_LIMIT, UNFINISHED, Filter
+from qo.reports import Finding
 
 # Environment variable by option. The URL takes precedence.
 _VARIABLES = {
@@ -38,7 +38,7 @@ _OPTIONS = {
 _WITHOUT_VARIABLE = {("log", "shards")}
 _INLINE = {"log": 64 * 1024}  # bytes of a value that is kept with its task: each process has a copy of all tasks
 # Options that no URL can name. After a machine was frozen together with its clocks, no request to a folder fails, so
-# only the checkpoint tells what happened meanwhile. It is a small local file.
+# only the checkpoint shows what happened in the meantime. It is a small local file.
 _IN_FOLDERS = {"log": {"trust": "0"}}
 _LAYOUT_OPTIONS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKET_OPTIONS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}
@@ -72,7 +72,10 @@ def is_named(url: str) -> bool:
 
 
 async def stored_layout(url: str) -> str | None:
-    """The layout of the queue that the bucket of a URL holds, whatever the URL names. None: there is no queue."""
+    """The layout of the queue that the bucket of a URL holds, regardless of what the URL names.
+
+    None: there is no queue.
+    """
     return await find_layout(open_bucket(parse(url, os.environ)[-1]))
 
 
@@ -93,7 +96,7 @@ def _build(url: str, bucket: Bucket, given: Clock | None) -> Engine:
 
 
 class OwnedDatabase(NamedTuple):
-    engine: Engine  # stores large values in objects beside the database
+    engine: Engine  # stores large values in objects next to the database
     database: FlushedDatabase
 
 

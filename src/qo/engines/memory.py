@@ -7,9 +7,9 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.indexed_table import IndexedTable
 from qo.engines.table_engine import Answer, TableEngine
-from qo.findings import Finding
 from qo.model import ClaimRequest
-from qo.url_secrets import hide_password
+from qo.reports import Finding
+from qo.safe_text import hide_password
 
 
 class MemoryEngine(TableEngine):
@@ -47,7 +47,7 @@ class MemoryEngine(TableEngine):
 
     def damage(self, task_id: str) -> None:
         """For tests: make a task behave as if its stored form could not be read."""
-        self._table.damage(task_id, "a test asked for it")
+        self._table.damage(task_id, "damaged by a test")
 
 
 def from_url(url: str, *, clock: Clock = system_clock) -> Engine:  # noqa: ARG001 - every call opens a new store

@@ -1,4 +1,4 @@
-"""The right to start a task, at once or at an instant that rates leave, and the way back of a refused one."""
+"""The permission to start a task, now or at a time that its rate allows, and how a refused task is released."""
 
 from msgspec import Struct
 
@@ -14,11 +14,11 @@ class Admission(Struct, frozen=True, kw_only=True):
 
     @property
     def is_timed(self) -> bool:
-        """Whether a rate allows the start only at its instant."""
+        """Whether a rate limit determines the start time."""
         return self.start_by < float("inf")
 
     def within(self, limit: Limit, start: float | None) -> "Admission | None":
-        """The admission under one more limit, which gave `start`; None if the two leave no time."""
+        """The admission under one more limit, which allows `start`; None if the two limits leave no common time."""
         if start is None or not limit.rate:
             return None if start is None else self
         start_at, start_by = max(self.start_at, start), min(self.start_by, start + tolerance(limit))
@@ -29,7 +29,7 @@ AT_ONCE = Admission()
 
 
 class RefusedStart(Struct, frozen=True, kw_only=True):
-    """How a claimed task that may not start goes back to the store."""
+    """How a claimed task that may not start is released."""
 
     delay: float | None = None  # seconds until it is due again; None: it keeps its place
     group: str | None = None  # the group of a task that was submitted without it

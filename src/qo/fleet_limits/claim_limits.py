@@ -1,4 +1,4 @@
-"""What the limits of the fleet leave of a claim request, as far as this process knows their state."""
+"""Narrows claim requests to what the fleet limits allow, according to the state that this process last read."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
@@ -9,7 +9,7 @@ from qo.clock import Clock
 from qo.fleet_limits.fair_turns import FairTurns
 from qo.fleet_limits.known_limit import KnownLimit
 from qo.fleet_limits.limit_state import LimitState, next_start, slots_left, starts_left
-from qo.fleet_limits.rules import NO_GROUP, QUEUE, TYPE, LimitRules, of_type, type_of_scope
+from qo.fleet_limits.rules import NO_GROUP, QUEUE, TYPE, LimitRules, type_of_scope
 from qo.fleet_limits.store_timings import StoreTimings
 from qo.model import MAX_NAMES, ClaimRequest, Limit, group_key
 
@@ -18,7 +18,10 @@ _MIN_WAIT = 0.01  # seconds until the next request for a group whose rate is use
 
 
 class ClaimLimits:
-    """Of one process. `known` returns the state of a scope, `limits` has all that this process has used."""
+    """One per process.
+
+    `known` returns the state of a scope; `limits` contains every limit that this process has used.
+    """
 
     def __init__(
         self,
@@ -34,11 +37,11 @@ class ClaimLimits:
         self.rules = LimitRules({}, {})
         self.turns = FairTurns(clock)
         self._refused: dict[str, tuple[str, str]] = {}  # type and group by `group_key`, those refused last at the end
-        self._blocked_until = float("inf")  # when the last request should be built again
-        self.is_cut = False  # more groups may be full than a claim can leave out
+        self._blocked_until = float("inf")  # when the last request should be rebuilt
+        self.is_cut = False  # more groups may be full than one claim can exclude
 
     def narrow(self, request: ClaimRequest) -> ClaimRequest | None:
-        """The request without what is full; None if nothing is left."""
+        """The request without full queues, types and groups; None if nothing is left."""
         self._blocked_until = float("inf")
         per_group, groups = self.turns.limits(request.limit)
         if self.rules.is_empty:
@@ -77,7 +80,7 @@ class ClaimLimits:
 
     @property
     def full_queues(self) -> set[str]:
-        """Queues of which no task may start now. A request for all queues cannot leave them out."""
+        """Queues whose tasks may not start now. A request for all queues cannot exclude them."""
         return {
             queue
             for queue, rule in self.rules.queues.items()
@@ -86,15 +89,18 @@ class ClaimLimits:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether the last request left tasks out that may start later."""
+        """Whether the last request excluded tasks that may start later."""
         return self._blocked_until < float("inf")
 
     def next_request_in(self, longest: float) -> float:
-        """Seconds until another request may be narrowed less; at most `longest`."""
+        """Seconds until another request may include more; at most `longest`."""
         return max(0.005, min(longest, self._blocked_until - self._clock()))
 
     def refused(self, type: str, group: str) -> None:
-        """Record a group of which a task was claimed and refused: the next requests leave it out while it is full."""
+        """Record the group of a task that was claimed and refused.
+
+        The next requests exclude the group while it is full.
+        """
         key = group_key(type, group)
         self._refused.pop(key, None)
         self._refused[key] = type, group
@@ -123,7 +129,7 @@ class ClaimLimits:
         for key, (type_, group) in list(self._refused.items()):
             left = self._left_of(states, type_, group)
             _lower(groups, key, left)
-            if left != 0:  # it is not full any more
+            if left != 0:  # it is no longer full
                 del self._refused[key]
         used = sum(len(state.holders) + len(state.next_at) for state in states.values())
         self.is_cut = used + len(self._refused) > MAX_NAMES
@@ -132,14 +138,12 @@ class ClaimLimits:
 
     def _left_of(self, states: Mapping[str, LimitState], type: str, group: str) -> int | None:
         """How many tasks of a group may start. The slots and the starts may be in different notes."""
-        rule = self.rules.for_group(type, group)
-        if rule is None:
-            return None
-        left = [self._left(states.get(each.scope, _EMPTY), group, rule) for each in of_type(type, group, rule)]
+        rules = self.rules.for_group(type, group)
+        left = [self._left(states.get(rule.scope, _EMPTY), group, rule.limit) for rule in rules]
         return min((number for number in left if number is not None), default=None)
 
     def _left(self, state: LimitState, group: str, rule: Limit) -> int | None:
-        """How many tasks may start; None if there is no limit. Remembers when that changes."""
+        """How many tasks may start; None if there is no limit. Also records when that changes."""
         now, lead, horizon = self._now(), self._timings.lead, self._timings.horizon(rule)
         slots = slots_left(state, group, rule)
         starts = starts_left(state, group, rule, now=now + lead, horizon=horizon - lead)
@@ -154,7 +158,10 @@ class ClaimLimits:
 
 
 def _groups_of(states: Mapping[str, LimitState], *, has_starts: bool) -> Iterator[tuple[str, str]]:
-    """The groups with slots, and those with starts only if there are few: most of many have no waiting tasks."""
+    """The groups with slots.
+
+    Groups with starts are included only if there are few: of many, most have no waiting tasks.
+    """
     for scope, state in states.items():
         type_ = type_of_scope(scope) or ""
         yield from ((type_, group) for group in state.holders if group != NO_GROUP)
@@ -168,7 +175,7 @@ def _lower(limits: dict[str, int], name: str, most: int | None) -> None:
 
 
 def _most_restrictive(groups: Mapping[str, int], refused: Collection[str]) -> dict[str, int]:
-    """As many limits of groups as a claim may have: the lowest first, and of these the ones that claims came upon."""
+    """As many group limits as a claim may have: the lowest first, and of equal ones those of recently refused tasks."""
     if len(groups) <= MAX_NAMES:
         return dict(groups)
     return dict(sorted(groups.items(), key=lambda entry: (entry[1], entry[0] not in refused))[:MAX_NAMES])

@@ -1,4 +1,4 @@
-"""Registers the limits that code declares, for servers, monitors and people."""
+"""Registers the limits that code declares, so that servers, monitors and users can see them."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ _MAX_DECLARED = 5000  # types; more are not registered
 
 
 async def declare_limits(engine: Engine, types: Mapping[str, Limit | None], fair: Mapping[str, str | None]) -> None:
-    """Store what the code of this worker says about its types: also that a type has no limit any more.
+    """Store what the code of this worker declares about its types, including that a type no longer has a limit.
 
     Raises StorageError.
     """

@@ -1,4 +1,4 @@
-"""Turns of groups: a worker holds about the same number of tasks of each group, as far as they have tasks.
+"""Turns between groups: a worker holds about the same number of tasks of each group that has tasks.
 
 `share` is how many tasks of one group the worker may hold. It begins with one and grows while a claim returns fewer
 tasks than requested, so that a worker does not idle while only one group has tasks. It shrinks again while claims are
@@ -23,7 +23,10 @@ class FairTurns:
         self._shrunk_at = float("-inf")
 
     def limits(self, most: int) -> tuple[dict[str, int], dict[str, int]]:
-        """For a claim of at most `most` tasks: the limit for each group of a type, and those of groups with tasks."""
+        """For a claim of at most `most` tasks:
+
+        the limit for every group of a type, and the limits of groups that hold tasks.
+        """
         if not self.types:
             return {}, {}
         share = min(self._share, max(1, most))
@@ -32,7 +35,7 @@ class FairTurns:
         return dict.fromkeys(self.types, share), dict(lowest)
 
     def claimed(self, number: int, requested: int) -> bool:
-        """Record a claim that returned this many tasks. True: there may be more, so claim again at once."""
+        """Record a claim that returned this many tasks. True: there may be more, so claim again immediately."""
         if not self.types:
             return False
         if number < requested:

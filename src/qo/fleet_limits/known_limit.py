@@ -1,4 +1,4 @@
-"""What a process knows about one limit, and the compare-and-set writes that change its note."""
+"""The state of one limit as last read by this process, and the compare-and-set writes that change its note."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ class KnownLimit:
         self._version: str | None = None  # None: read it first
         self.read_at = float("-inf")
         self._checked_at = float("-inf")
-        self.ended: set[Attempt] = set()  # holders that this process has ended and not removed yet
+        self.ended: set[Attempt] = set()  # holders whose attempts ended in this process, and that are still in the note
         self.lock = asyncio.Lock()
 
     def current(self) -> LimitState:
@@ -67,7 +67,7 @@ class KnownLimit:
                 if attempt:
                     await asyncio.sleep(_RETRY_PAUSE * attempt / _MAX_ATTEMPTS)
                 continue
-            except OutcomeUnknown:  # it may be written: a holder that is read back keeps its slot
+            except OutcomeUnknown:  # the write may have been applied; a holder that is read back keeps its slot
                 self._version = None
                 continue
             self.ended -= ended
@@ -90,7 +90,7 @@ class KnownLimit:
             return
         try:
             self.state = notes.decode(note, LimitState)
-        except DamagedNote as error:  # the holders are lost: those that run are not counted
+        except DamagedNote as error:  # the holders are lost, so tasks that run now are not counted
             await notes.set_aside(self._engine, error)
             self.state = LimitState(scope=self.scope)
         self._version = note.version
@@ -104,7 +104,7 @@ class KnownLimit:
         self._timings.write_took = self.read_at - began
 
     async def _repair(self, groups: Collection[str]) -> bool:
-        """Look up the holders of full groups, at most once a second. True if some of their attempts are over."""
+        """Look up the holders of full groups, at most once a second. True if some of their attempts have ended."""
         now = self._clock()
         if not groups or now - self._checked_at < _CHECK_INTERVAL:
             return False
@@ -115,7 +115,7 @@ class KnownLimit:
 
 
 async def ended_holders(engine: Engine, holders: Sequence[Attempt], now: float) -> set[Attempt]:
-    """Those of the holders whose attempts are over according to the store."""
+    """The holders whose attempts have ended according to the store."""
     if not holders:
         return set()
     ids = [id for id, _ in holders]

@@ -1,7 +1,7 @@
-"""Applies the limits of the fleet for one process: narrows its claims, and admits claimed tasks before they start.
+"""Applies the fleet limits in one process: narrows its claims, and admits claimed tasks before they start.
 
 Each limit has one note, which is changed by compare-and-set: one write for a batch of tasks, which also removes the
-holders of this process that have ended. A claimed task that is not admitted goes back to the store.
+holders of this process whose attempts have ended. A claimed task that is not admitted is released.
 """
 
 import asyncio
@@ -16,29 +16,30 @@ from qo.fleet_limits.claim_limits import ClaimLimits
 from qo.fleet_limits.fair_turns import FairTurns
 from qo.fleet_limits.known_limit import KnownLimit
 from qo.fleet_limits.limit_state import next_start, spacing
-from qo.fleet_limits.rules import TYPE, LimitRules, TaskRule
+from qo.fleet_limits.rules import LimitRules, TaskRule
 from qo.fleet_limits.store_timings import StoreTimings
 from qo.ids import random_fraction
 from qo.model import ClaimRequest, Task
 
 log = logging.getLogger("qo.limits")
 
-_RELEASE_DELAY = 0.02  # seconds; the next claim usually takes over the slots that have become free
-_RETRY_INTERVAL = 0.5  # seconds until ends are written again that could not be written
-_REFUSED_DELAY = 1.0  # seconds until a task is due again that a claim could not leave out
+_RELEASE_DELAY = 0.02  # seconds; the next claim usually reuses the freed slots
+_RETRY_INTERVAL = 0.5  # seconds until a failed write of ended attempts is repeated
+_REFUSED_DELAY = 1.0  # seconds until a refused task is due again if claims cannot exclude it
 
 
 class LimitGate:
-    """With `starts_at_once`, all admitted tasks of a batch start together, within the tolerance of their instants."""
+    """With `starts_at_once`, all admitted tasks of a batch start together, within the tolerance of their times."""
 
     def __init__(self, engine: Engine, *, clock: Clock, store_time: Clock, starts_at_once: bool = False) -> None:
         self._engine, self._clock, self._now = engine, clock, store_time
         self._timings = StoreTimings(starts_at_once=starts_at_once)
         self._limits: dict[str, KnownLimit] = {}
-        self._learnt: set[str] = set()  # scopes whose notes were read before the first claim under their limit
+        self._read_scopes: set[str] = set()  # scopes whose notes were read before the first claim under their limit
         self._claims = ClaimLimits(self._limits, self._known, clock=clock, store_time=store_time, timings=self._timings)
         self._release: asyncio.Task[None] | None = None
-        self._delayed_until = float("-inf")  # when all tasks are due again that went back with a delay
+        self._delays: dict[str, float] = {}  # by id: seconds, of refused tasks whose release is not stored yet
+        self._delayed_until = float("-inf")  # when all tasks that were released with a delay are due again
         self.on_change: Callable[[], None] = lambda: None
 
     def set_rules(self, rules: LimitRules, fair_types: Collection[str] = ()) -> None:
@@ -61,36 +62,38 @@ class LimitGate:
     # --- claims
 
     def narrow(self, request: ClaimRequest) -> ClaimRequest | None:
-        """The request without what is full; None if nothing is left."""
+        """The request without full queues, types and groups; None if nothing is left."""
         return self._claims.narrow(request)
 
     @property
     def full_queues(self) -> set[str]:
-        """Queues of which no task may start now. A request for all queues cannot leave them out."""
+        """Queues whose tasks may not start now. A request for all queues cannot exclude them."""
         return self._claims.full_queues
 
     @property
     def is_blocking(self) -> bool:
-        """Whether the last request left tasks out that may start later."""
+        """Whether the last request excluded tasks that may start later."""
         return self._claims.is_blocking
 
     def next_request_in(self, longest: float) -> float:
-        """Seconds until another request may be narrowed less; at most `longest`."""
+        """Seconds until another request may include more; at most `longest`."""
         return self._claims.next_request_in(longest)
 
     async def refresh(self, types: Collection[str] = ()) -> None:
-        """Read the notes of limits that are not known yet, and again those that block tasks. Bounded.
+        """Read the notes of limits that have not been read, and reread those that block tasks.
+
+        The number of reads is bounded.
 
         `types` are those of the next request: a limit for a key concerns tasks of each of them.
 
-        The holders that others have left are removed.
+        Holders that other workers left behind are removed.
         """
         if self.is_idle:
             return
-        by_key = {TYPE + type_ for type_ in types if self._rules.is_keyed(type_)}
-        for scope in (self._rules.scopes | by_key) - self._learnt:
+        by_key = {self._rules.scope_of_groups(type_) for type_ in types if self._rules.is_keyed(type_)}
+        for scope in (self._rules.scopes | by_key) - self._read_scopes:
             await self._known(scope).refresh(())
-            self._learnt.add(scope)
+            self._read_scopes.add(scope)
         if not self.is_blocking:
             return
         for known in list(self._limits.values()):
@@ -123,7 +126,7 @@ class LimitGate:
         return admitted
 
     def _earliest(self, by_scope: Mapping[str, Sequence[tuple[Task, TaskRule]]]) -> dict[str, float]:
-        """The first instants that all limits of a task may leave, so that it gets nearly the same one of each."""
+        """The earliest start that all limits of a task may allow, so that each limit gives it nearly the same time."""
         now, found = self._now() + self._timings.time_to_write, dict[str, float]()
         for scope, wanted in by_scope.items():
             next_at = self._known(scope).state.next_at
@@ -134,28 +137,30 @@ class LimitGate:
         return found
 
     def _refuse(self, task: Task) -> None:
-        """Free the slots that a task got of earlier limits, and remember its group."""
+        """Free the slots that a task got from earlier limits, and record its group as refused."""
         self.ended([task])
         group = self._rules.group(task)
         if group is not None:
             self._claims.refused(task.type, group)
 
     def refusal(self, task: Task) -> RefusedStart:
-        """How a refused task goes back to the store. The next claims leave it out while its group is full."""
+        """How a refused task is released. The next claims exclude it while its group is full."""
         group = self._rules.group(task)
         if group is not None and task.group is None:
             return RefusedStart(group=group)
         delay = self._refusal_delay(task, group)
-        self._delayed_until = max(self._delayed_until, self._clock() + (delay or 0.0))
-        # Without a key of the type, its group is that of its turns. With one, workers whose code still has another key
-        # may move the task back; the delay keeps it from going to and fro.
+        if delay is not None:
+            self._delays[task.id] = delay
+        # If the type has no key, its group is the one for turns. If it has a key, workers whose code declares another
+        # key may change the group back; the delay keeps them from doing so in a tight loop.
         is_moved = group is not None and group != task.group and self._rules.key(task.type) is not None
         return RefusedStart(delay=delay, group=group if is_moved else None)
 
     def _refusal_delay(self, task: Task, group: str | None) -> float | None:
-        """Seconds until a task is due again that claims cannot leave out; None for others."""
-        can_be_left_out = group is not None and group == task.group and not self._claims.is_cut
-        if not self._rules.is_keyed(task.type) or can_be_left_out:
+        """Seconds until a refused task is due again if claims cannot exclude it; None for other tasks."""
+        if group is None and self._rules.key(task.type) is None:
+            return None  # the limit of the type or the queue is reached
+        if group is not None and group == task.group and not self._claims.is_cut:
             return None
         usual = _REFUSED_DELAY * (0.5 + random_fraction())
         now = self._now()
@@ -168,8 +173,8 @@ class LimitGate:
 
     @property
     def has_delayed(self) -> bool:
-        """Whether tasks that were refused here are not due again yet."""
-        return self._clock() < self._delayed_until
+        """Whether tasks that were refused here are still waiting to be due again."""
+        return bool(self._delays) or self._clock() < self._delayed_until
 
     def seconds_until(self, instant: float) -> float:
         """Seconds until an instant of the store's clock; negative if it has passed."""
@@ -178,7 +183,12 @@ class LimitGate:
     # --- ends
 
     def ended(self, tasks: Iterable[Task]) -> None:
-        """Free the slots of tasks whose outcome is stored, or that are handed back and not running."""
+        """Free the slots of tasks whose outcome is stored, or that were released without running."""
+        tasks = list(tasks)
+        for task in tasks:
+            # The store counts the delay from its write, which has happened now.
+            if (delay := self._delays.pop(task.id, None)) is not None:
+                self._delayed_until = max(self._delayed_until, self._clock() + delay)
         if self.is_idle:
             return
         has_ended = False
@@ -199,7 +209,7 @@ class LimitGate:
             self._release = None
 
     async def release(self) -> None:
-        """Write the ends that no admission has written yet."""
+        """Write the ended attempts that no admission has written yet."""
         for known in list(self._limits.values()):
             if known.ended and not known.lock.locked():
                 try:
@@ -212,7 +222,7 @@ class LimitGate:
     async def close(self) -> None:
         if (releasing := self._release) is not None:
             releasing.cancel()
-            await asyncio.wait([releasing])  # until then it may keep the lock of a limit
+            await asyncio.wait([releasing])  # until then it may hold the lock of a limit
             self._release = None
         await self.release()
 
@@ -225,5 +235,5 @@ class LimitGate:
 
 
 def _slowness(wanted: Iterable[tuple[Task, TaskRule]]) -> float:
-    """Seconds between two starts; infinite without a rate, so that no instant is wasted on a task without a slot."""
+    """Seconds between two starts; infinite without a rate, so that no start time is wasted on a task without a slot."""
     return max((spacing(rule.limit) for _, rule in wanted if rule.limit.rate), default=float("inf"))

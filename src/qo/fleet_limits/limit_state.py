@@ -1,11 +1,11 @@
 """The state of one limit, and the decisions about slots and starts. Pure.
 
-Slots: a holder is an attempt of a task. A handler starts only after its attempt is stored as a holder, and never are
-more holders stored than the limit allows. A holder leaves when its attempt is over.
+Slots: a holder is an attempt of a task. A handler starts only after its attempt is stored as a holder, and at most as
+many holders are stored as the limit allows. A holder is removed when its attempt has ended.
 
-Rates: the state has the instant of the next start. Each task gets an instant of its own, at least `spacing` after the
-one before, and starts between this instant and `tolerance` later, or not at all. So the starts in any window of `per`
-seconds have instants in an interval of `per + tolerance` seconds, which holds at most `rate` of them, because
+Rates: the state contains the time of the next start. Each task gets its own start time, at least `spacing` after the
+previous one, and starts between this time and `tolerance` later, or not at all. So the starts in any window of `per`
+seconds have start times in an interval of `per + tolerance` seconds, which contains at most `rate` of them, because
 `spacing` is `(per + tolerance) / rate`.
 """
 
@@ -17,13 +17,14 @@ from msgspec.structs import replace
 from qo.model import Limit, Status, Task
 
 MAX_TOLERANCE = 1.0  # seconds by which a start may be late
-_MIN_TOLERANCE = 0.04  # seconds; timers and threads of a busy process are not more exact
-_TOLERANCE_SHARE = 0.04  # of `per`; the rate that is used is lower by this share
-MAX_HORIZON = 5.0  # seconds: instants are given at most this long before they come
+_MIN_TOLERANCE = 0.04  # seconds; timers and threads of a busy process are no more accurate
+_TOLERANCE_SHARE = 0.04  # of `per`; the effective rate is lower by this share
+MAX_HORIZON = 5.0  # seconds; start times are reserved at most this long in advance
 _MAX_SKEW = 5.0  # seconds by which two processes may disagree about the store's time
-_ROUNDING = 1.0001  # instants since the epoch are exact to a microsecond
-# Seconds after a cancellation for which its handler may still run: a worker is told at the latest with the renewal of
-# its lease, which is every third of the lease. A worker that knows that the handler has ended frees the slot earlier.
+_ROUNDING = 1.0001  # times since the epoch are exact to a microsecond
+# Seconds after a cancellation for which the handler may still run. The worker learns of the cancellation at the latest
+# when it renews the lease, which is every third of the lease. When the handler has ended, the worker frees the slot
+# earlier.
 CANCEL_GRACE = 90.0
 
 Attempt = tuple[str, int]  # the id of a task and the number of the attempt
@@ -40,14 +41,14 @@ class LimitState(Struct, frozen=True, kw_only=True):
 
     scope: str = ""
     holders: dict[str, dict[str, Holder]] = {}  # by group and id of the task
-    next_at: dict[str, float] = {}  # by group: the first instant that no start has; only instants to come
+    next_at: dict[str, float] = {}  # by group: the first free start time, if it is in the future
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
     """The outcome of a request for slots and starts."""
 
     state: LimitState
-    admitted: dict[str, float]  # by id: the instant of the start
+    admitted: dict[str, float]  # start time by id
     refused: tuple[str, ...]  # ids
 
 
@@ -62,16 +63,16 @@ def spacing(limit: Limit) -> float:
 
 
 def next_start(next_at: Mapping[str, float], group: str, limit: Limit, now: float) -> float:
-    """The first instant that the rate leaves for a start.
+    """The first start time that the rate allows.
 
-    An instant that this limit cannot have given is ignored: the rate was lower then, or a clock was wrong.
+    A stored time that this limit cannot have produced is ignored: the rate was lower then, or a clock was wrong.
     """
     at = next_at.get(group, now)
     return max(now, at) if at <= now + MAX_HORIZON + _MAX_SKEW + spacing(limit) else now
 
 
 def without(state: LimitState, over: Collection[Attempt]) -> LimitState:
-    """The state without holders whose attempts are over."""
+    """The state without holders whose attempts have ended."""
     if not over:
         return state
     gone = set(over)
@@ -93,9 +94,9 @@ def reserve(
 ) -> Reservation:
     """Give slots and starts to tasks in order. `wanted` has the group and the limit of each.
 
-    A task whose start would be later than `horizon` seconds from now is refused. One that is a holder already (a write
-    whose answer was lost) keeps its slot. An attempt is refused if a later one of its task is a holder: its lease is
-    over. `earliest` has the first allowed instants of some tasks, by id.
+    A task whose start would be later than `horizon` seconds from now is refused. A task that is already a holder
+    (because the response to a write was lost) keeps its slot. An attempt is refused if a later attempt of its task is a
+    holder, because its lease has expired. `earliest` has the earliest start times of some tasks, by id.
     """
     holders = {group: dict(some) for group, some in state.holders.items()}
     instants = {group: at for group, at in state.next_at.items() if at > now}
@@ -152,7 +153,7 @@ def attempts(state: LimitState, groups: Iterable[str] | None = None) -> list[Att
 
 
 def over(found: Mapping[str, Task | None], holders: Iterable[Attempt], now: float) -> set[Attempt]:
-    """Those of the attempts that are over. The handler of a cancelled task may still run for a while."""
+    """The attempts that have ended. The handler of a cancelled task may still run for a while."""
     return {(id, attempt) for id, attempt in holders if _is_over(found.get(id), attempt, now)}
 
 

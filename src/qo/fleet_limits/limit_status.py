@@ -1,4 +1,11 @@
-"""The limits of the fleet as people see them: their numbers, who holds their slots, and what waits."""
+"""The fleet limits for display: their numbers, the holders of their slots, and the waiting tasks.
+
+The command line, the REST API and the dashboard show what `limit_statuses` returns.
+"""
+
+from collections.abc import Iterable, Mapping
+from heapq import nsmallest
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -18,9 +25,12 @@ from qo.fleet_limits.rules import (
     state_note,
     type_of_scope,
 )
+from qo.fleet_limits.waiting_groups import WaitingGroups, WaitingGroupsReader
 from qo.model import Counts, Limit, Status, Task, plural, shown_group
 
-MAX_SHOWN = 20  # groups of one limit
+MAX_GROUPS = 50  # of one limit
+MAX_HOLDERS = 100  # of one group
+_TypeAndGroup: TypeAlias = tuple[str, str]
 
 
 class SlotHolder(Struct, frozen=True, kw_only=True):
@@ -30,12 +40,22 @@ class SlotHolder(Struct, frozen=True, kw_only=True):
 
 
 class GroupStatus(Struct, frozen=True, kw_only=True):
-    """The use of a limit by one group; of a limit without a key there is one, with an empty name."""
+    """The use of a limit by one group. A limit without a key has one group, with an empty name."""
 
     group: str
+    type: str | None  # of its tasks; None for a queue
     running: int
-    next_at: float | None = None  # the first instant that the rate leaves for a start
-    holders: tuple[SlotHolder, ...] = ()
+    concurrency: int  # its slots; 0: no limit
+    rate: float  # its starts within `per` seconds; 0: no limit
+    per: float
+    next_at: float | None  # the first start time that the rate allows; None: now
+    waiting: int  # due tasks; of a limit without a key: all pending tasks
+    waits_for: tuple[str, ...]  # such as: a slot of customer_id=42 (5 of 5 running); empty if a task may start now
+    holders: tuple[SlotHolder, ...]  # at most MAX_HOLDERS
+
+    @property
+    def name(self) -> str:
+        return shown_group(self.group)
 
 
 class LimitStatus(Struct, frozen=True, kw_only=True):
@@ -45,45 +65,153 @@ class LimitStatus(Struct, frozen=True, kw_only=True):
     per: float
     key: str | None
     is_live: bool  # set in the store; otherwise declared by code
-    waiting: int | None  # pending tasks of its type or queue
-    groups: tuple[GroupStatus, ...]  # those that use most, at most MAX_SHOWN
+    waiting: int | None  # pending tasks of its type or queue; None for a limit of one value
+    groups: tuple[GroupStatus, ...]  # those with most waiting tasks, at most MAX_GROUPS
+    group_count: int  # all groups with running or waiting tasks, or a start to come
+    is_exact: bool  # False: the numbers of waiting tasks of groups are lower bounds, and groups may be missing
 
     @property
     def numbers(self) -> str:
-        """Such as: at most 5 at once and 100 starts in 60 s for each customer_id."""
-        parts = []
-        if self.concurrency:
-            parts.append(f"{self.concurrency} at once")
-        if self.rate:
-            parts.append(f"{plural(int(self.rate), 'start')} in {self.per:g} s")
-        each = f" for each {self.key}" if self.key else ""
-        return f"at most {' and '.join(parts)}{each}" if parts else "no limit"
+        """Such as: at most 5 at a time and 100 starts in 60 s for each customer_id."""
+        text = describe_limit(Limit(concurrency=self.concurrency, rate=self.rate, per=self.per))
+        return f"{text} for each {self.key}" if self.key and (self.concurrency or self.rate) else text
 
 
-async def limit_statuses(engine: Engine, controls: notes.Controls, counts: Counts | None = None) -> list[LimitStatus]:
-    """All limits of the fleet, those of types first. Raises StorageError."""
+def describe_limit(limit: Limit) -> str:
+    """Such as: at most 5 at a time and 100 starts in 60 s."""
+    parts = [f"{limit.concurrency} at a time"] if limit.concurrency else []
+    if limit.rate:
+        parts.append(_rate(limit))
+    return f"at most {' and '.join(parts)}" if parts else "no limit"
+
+
+async def limit_statuses(
+    engine: Engine, controls: notes.Controls, waiting: WaitingGroupsReader | None = None
+) -> list[LimitStatus]:
+    """All fleet limits, those of types first. Raises StorageError.
+
+    `waiting` reads the groups of waiting tasks; a server keeps one, so that it does not read them for each request.
+    """
     declared = await read_declared(engine)
-    states = await _states(engine) if declared.types or controls.limits else {}
-    found = [_status(scope, limit, states, counts, is_live=True) for scope, limit in controls.limits.items()]
-    for type_, limit in declared.types.items():
-        if TYPE + type_ not in controls.limits:
-            found.append(_status(TYPE + type_, limit, states, counts, is_live=False))
-    keys = {type_: limit.key for type_, limit in declared.types.items()}
+    limits = {TYPE + type_: limit for type_, limit in declared.types.items()} | controls.limits
+    if not limits:
+        return []
+    rules = LimitRules(declared.types, controls.limits)
+    keyed = [type_ for type_, limit in rules.types.items() if limit.key is not None]
+    has_values = any(scope.startswith(KEY) for scope in limits)
+    groups = WaitingGroups()
+    if keyed or has_values:
+        groups = await (waiting or WaitingGroupsReader(engine)).read(() if has_values else keyed)
+    snapshot = _Snapshot(await _states(engine), rules, await engine.count(), groups, await engine.now())
     order = (TYPE, QUEUE, KEY)
-    found = [_with_key(status, keys) for status in found]
-    return sorted(found, key=lambda status: (order.index(status.scope.partition(":")[0] + ":"), status.scope))
+    scopes = sorted(limits, key=lambda scope: (order.index(scope.partition(":")[0] + ":"), scope))
+    return [snapshot.status(scope, limits[scope], is_live=scope in controls.limits) for scope in scopes]
 
 
-def _with_key(status: LimitStatus, keys: dict[str, str | None]) -> LimitStatus:
-    key = keys.get(status.scope.removeprefix(TYPE)) if status.scope.startswith(TYPE) else None
-    return status if key == status.key else _replaced(status, key)
+class _Snapshot:
+    """What was read of the store, and the statuses that follow from it. `states` has the scopes of types and queues."""
 
+    def __init__(
+        self, states: Mapping[str, LimitState], rules: LimitRules, counts: Counts, waiting: WaitingGroups, now: float
+    ) -> None:
+        self._states, self._rules, self._counts, self._waiting, self._now = states, rules, counts, waiting, now
 
-def _replaced(status: LimitStatus, key: str | None) -> LimitStatus:
-    return LimitStatus(**{name: getattr(status, name) for name in status.__struct_fields__} | {"key": key})
+    def status(self, scope: str, limit: Limit, *, is_live: bool) -> LimitStatus:
+        kind, _, name = scope.partition(":")
+        key = self._rules.key(name) if kind == "type" else None
+        waiting, is_exact, group_count = self._waiting, True, 1
+        if kind == "key" or key is not None:
+            used = self._types_with(name) if kind == "key" else self._groups_of(scope, name)
+            group_count = len(used)
+            groups = [self._group(type, group) for type, group in self._busiest(used)]
+            # A task of any type may have the argument of a limit for one value.
+            is_exact = waiting.is_complete and not (waiting.ungrouped if kind == "key" else name in waiting.ungrouped)
+        else:
+            groups = [self._whole(scope, name if kind == "type" else None, limit)]
+        return LimitStatus(
+            scope=scope,
+            concurrency=limit.concurrency,
+            rate=limit.rate,
+            per=limit.per,
+            key=key,
+            is_live=is_live,
+            waiting=None if kind == "key" else self._pending(scope),
+            groups=tuple(groups),
+            group_count=group_count,
+            is_exact=is_exact,
+        )
+
+    def _types_with(self, group: str) -> set[_TypeAndGroup]:
+        """The types of which tasks of a group run or wait, or have used a rate."""
+        found = {pair for pair in self._waiting.numbers if pair[1] == group}
+        for scope, state in self._states.items():
+            if (type_ := type_of_scope(scope)) is not None and (group in state.holders or group in state.next_at):
+                found.add((type_, group))
+        return found
+
+    def _groups_of(self, scope: str, type: str) -> set[_TypeAndGroup]:
+        state = self._states.get(scope, LimitState())
+        to_come = (group for group, at in state.next_at.items() if at > self._now)
+        return {
+            *((type, group) for group in (*state.holders, *to_come)),
+            *(pair for pair in self._waiting.numbers if pair[0] == type),
+        }
+
+    def _busiest(self, used: Iterable[_TypeAndGroup]) -> list[_TypeAndGroup]:
+        """Those with most waiting tasks. Only these are described: there may be 10,000 groups."""
+
+        def rank(pair: _TypeAndGroup) -> tuple[int, int, str, str]:
+            type_, group = pair
+            state = self._states.get(TYPE + type_)
+            running = 0 if state is None else len(state.holders.get(group, ()))
+            return -self._waiting.numbers.get(pair, 0), -running, group, type_
+
+        return nsmallest(MAX_GROUPS, used, key=rank)
+
+    def _group(self, type: str, group: str) -> GroupStatus:
+        rules = self._rules.for_group(type, group)
+        limit = Limit(
+            concurrency=max((rule.limit.concurrency for rule in rules), default=0),
+            rate=max((rule.limit.rate for rule in rules), default=0.0),
+            per=max((rule.limit.per for rule in rules), default=1.0),
+        )
+        waiting = self._waiting.numbers.get((type, group), 0)
+        return self._use(TYPE + type, type, group, limit, waiting=waiting)
+
+    def _whole(self, scope: str, type: str | None, limit: Limit) -> GroupStatus:
+        return self._use(scope, type, NO_GROUP, limit, waiting=self._pending(scope))
+
+    def _use(self, scope: str, type: str | None, group: str, limit: Limit, *, waiting: int) -> GroupStatus:
+        state = self._states.get(scope, LimitState())
+        holders = state.holders.get(group, {})
+        name = shown_group(group) or scope.replace(":", " ", 1)
+        next_at = next_start(state.next_at, group, limit, self._now) if limit.rate else self._now
+        return GroupStatus(
+            group=group,
+            type=type,
+            running=len(holders),
+            concurrency=limit.concurrency,
+            rate=limit.rate,
+            per=limit.per,
+            next_at=next_at if next_at > self._now else None,
+            waiting=waiting,
+            waits_for=tuple(_waits_for(name, len(holders), limit, is_rate_used=next_at > self._now)),
+            holders=tuple(
+                SlotHolder(task_id=task_id, worker_id=holder.worker_id, since=holder.since)
+                for task_id, holder in list(holders.items())[:MAX_HOLDERS]
+            ),
+        )
+
+    def _pending(self, scope: str) -> int:
+        return sum(
+            number
+            for lane, number in self._counts.items()
+            if lane.status is Status.PENDING and scope in (TYPE + lane.type, QUEUE + lane.queue)
+        )
 
 
 async def _states(engine: Engine) -> dict[str, LimitState]:
+    """By the scope of the type or queue: the slots and the starts of a type may be in different notes."""
     states: dict[str, LimitState] = {}
     for note in await engine.notes(STATES):
         try:
@@ -91,7 +219,7 @@ async def _states(engine: Engine) -> dict[str, LimitState]:
         except DamagedNote as error:
             notes.report(error)
         else:
-            type_ = type_of_scope(state.scope)  # the slots and the starts of a type may be in different notes
+            type_ = type_of_scope(state.scope)
             scope = state.scope if type_ is None else TYPE + type_
             before = states.get(scope, LimitState(scope=scope))
             holders, next_at = before.holders | state.holders, before.next_at | state.next_at
@@ -99,51 +227,21 @@ async def _states(engine: Engine) -> dict[str, LimitState]:
     return states
 
 
-def _status(
-    scope: str, limit: Limit, states: dict[str, LimitState], counts: Counts | None, *, is_live: bool
-) -> LimitStatus:
-    if scope.startswith(KEY):
-        groups = [group for state in states.values() for group in _groups(state) if group.group == scope[len(KEY) :]]
-    else:
-        groups = _groups(states.get(scope, LimitState()))
-    groups.sort(key=lambda group: (-group.running, group.group))
-    return LimitStatus(
-        scope=scope,
-        concurrency=limit.concurrency,
-        rate=limit.rate,
-        per=limit.per,
-        key=limit.key,
-        is_live=is_live,
-        waiting=None if counts is None or scope.startswith(KEY) else _waiting(scope, counts),
-        groups=tuple(groups[:MAX_SHOWN]),
-    )
+def _waits_for(name: str, running: int, limit: Limit, *, is_rate_used: bool) -> list[str]:
+    found = []
+    if limit.concurrency and running >= limit.concurrency:
+        found.append(f"a slot of {name} ({running} of {limit.concurrency} running)")
+    if limit.rate and is_rate_used:
+        found.append(f"the rate limit of {name} (at most {_rate(limit)})")
+    return found
 
 
-def _waiting(scope: str, counts: Counts) -> int:
-    return sum(
-        number
-        for lane, number in counts.items()
-        if lane.status is Status.PENDING and scope in (TYPE + lane.type, QUEUE + lane.queue)
-    )
-
-
-def _groups(state: LimitState) -> list[GroupStatus]:
-    return [
-        GroupStatus(
-            group=group,
-            running=len(holders := state.holders.get(group, {})),
-            next_at=state.next_at.get(group),
-            holders=tuple(
-                SlotHolder(task_id=task_id, worker_id=holder.worker_id, since=holder.since)
-                for task_id, holder in holders.items()
-            ),
-        )
-        for group in sorted({*state.holders, *state.next_at})
-    ]
+def _rate(limit: Limit) -> str:
+    return f"{plural(int(limit.rate), 'start')} in {limit.per:g} s"
 
 
 async def reasons_to_wait(engine: Engine, task: Task, controls: notes.Controls, now: float) -> list[str]:
-    """Which limits of the fleet keep a task from starting, such as: waiting for a slot of customer_id=42 (5 of 5)."""
+    """The fleet limits that keep a task from starting, such as: waiting for a slot of customer_id=42 (5 of 5)."""
     declared: DeclaredLimits = await read_declared(engine)
     found = []
     for rule in LimitRules(declared.types, controls.limits).of(task):
@@ -156,9 +254,6 @@ async def reasons_to_wait(engine: Engine, task: Task, controls: notes.Controls, 
             continue
         name = shown_group(rule.group) if rule.group != NO_GROUP else rule.scope.replace(":", " ")
         running = len(state.holders.get(rule.group, {}))
-        if rule.limit.concurrency and running >= rule.limit.concurrency:
-            found.append(f"it waits for a slot of {name} ({running} of {rule.limit.concurrency} running)")
-        if rule.limit.rate and next_start(state.next_at, rule.group, rule.limit, now) > now:
-            rate = f"{plural(int(rule.limit.rate), 'start')} in {rule.limit.per:g} s"
-            found.append(f"it waits for the rate of {name} (at most {rate})")
+        is_used = bool(rule.limit.rate) and next_start(state.next_at, rule.group, rule.limit, now) > now
+        found += [f"waiting for {each}" for each in _waits_for(name, running, rule.limit, is_rate_used=is_used)]
     return found

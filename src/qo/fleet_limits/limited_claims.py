@@ -22,7 +22,7 @@ _RULES_AGE = 1.0  # seconds for which a read of the limits is reused
 
 
 class LimitedClaims:
-    """Of one process. `claim` is how its tasks are claimed."""
+    """One per process. `claim` claims its tasks."""
 
     def __init__(self, engine: Engine, clock: Clock, claim: Callable[[ClaimRequest], Awaitable[list[Task]]]) -> None:
         self._engine, self._claim = engine, claim
@@ -32,7 +32,7 @@ class LimitedClaims:
         self._read_at = float("-inf")
 
     def share_fairly(self, held: Mapping[str, int]) -> None:
-        """Count tasks that the caller holds, by `group_key`, when the turns of groups are shared."""
+        """Set the number of tasks that the caller holds, by `group_key`, for the turns between groups."""
         self.gate.turns.held = held
 
     async def read_rules(self) -> None:
@@ -60,7 +60,8 @@ class LimitedClaims:
     async def claim(self, request: ClaimRequest) -> tuple[list[Task], bool]:
         """Claim tasks of a narrowed request, and wait until the last of them may start. Raises StorageError.
 
-        Also returns whether another claim at once may return more: the request was limited to the turn of each group.
+        Also returns whether another claim now may return more, because the request was limited to the turn of each
+        group.
         """
         tasks = await self._claim(request)
         has_more = self.gate.turns.claimed(len(tasks), request.limit)
@@ -71,27 +72,27 @@ class LimitedClaims:
         except BaseException:
             await self.release(tasks)
             raise
-        return started, has_more and not are_timed  # those with an instant must not wait for another claim
+        return started, has_more and not are_timed  # tasks with a start time must not wait for another claim
 
     async def _admit(self, tasks: list[Task]) -> tuple[list[Task], bool]:
-        """The tasks that the limits let start, at the time when the last of them may start.
+        """The tasks that may start, returned when the last of them may start.
 
-        Also returns whether a rate allows some of them only now.
+        Also returns whether a rate limit set the start time of some.
         """
         admitted = await self.gate.admit(tasks)
         refused = [task for task in tasks if task.id not in admitted]
-        await self.release(refused, are_refused=True)  # before the instants of the others
+        await self.release(refused, are_refused=True)  # before the start times of the others
         last = max((admission.start_at for admission in admitted.values()), default=float("-inf"))
         await asyncio.sleep(max(0.0, self.gate.seconds_until(last)))
         while late := {id for id, each in admitted.items() if self.gate.seconds_until(each.start_by) < 0}:
             admitted = {id: each for id, each in admitted.items() if id not in late}
             back = [task for task in tasks if task.id in late]
-            await self.release(back, are_refused=True)  # this takes time, in which others may become late
+            await self.release(back, are_refused=True)  # this takes time, during which other tasks may become late
         are_timed = any(each.is_timed for each in admitted.values())
         return [task for task in tasks if task.id in admitted], are_timed
 
     async def release(self, tasks: list[Task], *, are_refused: bool = False) -> None:
-        """Hand back tasks that do not start. This costs no retries.
+        """Release tasks that do not start. This uses up no retries.
 
         If the store is unreachable, their leases expire.
         """
@@ -102,5 +103,4 @@ class LimitedClaims:
             await self._engine.apply(changes)
         except (StorageError, Conflict) as error:
             log.warning("cannot release %s before the lease expires: %s", plural(len(tasks)), error)
-        else:
-            self.gate.ended(tasks)
+        self.gate.ended(tasks)  # none of them runs

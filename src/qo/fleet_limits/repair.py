@@ -1,4 +1,4 @@
-"""Frees the slots that crashed workers left. A worker that needs one does it too; a monitor does it for all limits."""
+"""Frees the slots of crashed workers. A worker that needs a slot does this too; a monitor does it for all limits."""
 
 import msgspec
 from msgspec.structs import replace
@@ -10,11 +10,14 @@ from qo.fleet_limits.known_limit import ended_holders
 from qo.fleet_limits.limit_state import LimitState, attempts, without
 from qo.fleet_limits.rules import STATES
 
-_MAX_IDLE = 60.0  # seconds after which the past starts of a limit that nobody uses are removed
+_MAX_IDLE = 60.0  # seconds after which past starts of an unused limit are removed
 
 
 async def repair_limits(engine: Engine, now: float) -> int:
-    """Remove the holders whose attempts are over, and past starts. Returns how many holders. Raises StorageError."""
+    """Remove the holders whose attempts have ended, and past starts. Returns the number of removed holders.
+
+    Raises StorageError.
+    """
     freed = 0
     for note in await engine.notes(STATES):
         try:
@@ -29,7 +32,7 @@ async def repair_limits(engine: Engine, now: float) -> int:
         state = replace(state, next_at={}) if is_stale else state
         try:
             await engine.write_note(note.name, msgspec.json.encode(without(state, gone)), expected=note.version)
-        except Conflict:  # a worker changes it, and will find them too
+        except Conflict:  # a worker is changing the note and will remove them too
             continue
         freed += len(gone)
     return freed

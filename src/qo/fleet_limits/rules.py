@@ -1,4 +1,8 @@
-"""Which limits a task is under. Limits that are set in the store replace those that code declares."""
+"""Determines which limits apply to a task. Limits set in the store replace those declared in code.
+
+A limit for one value of an argument replaces the numbers of a limit by key. If the limit of the type has no key, both
+apply.
+"""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -14,21 +18,22 @@ from qo.model import Limit, Task, check_group, check_name, check_type, group_of,
 STATES = "slots/"  # prefix of the notes with the state of each limit
 DECLARED = "limits"  # the note with the limits that code declares
 TYPE, QUEUE, KEY = "type:", "queue:", "key:"  # prefixes of scopes
+VALUE = "value:"  # prefix of the scopes of limits for single values, in types whose own limit has no key
 RATE = "rate:"  # prefix of the scopes of slow rates by key: `rate:<part>:<type>`
-_MIN_SLOW_SPACING = 1.0  # seconds between two starts of a group from which its rate counts as slow
-_PARTS = 64  # notes of the slow rates of a type: their groups stay in the state for as long as the spacing
+_MIN_SLOW_SPACING = 1.0  # seconds between two starts of a group; a rate with at least this spacing is slow
+_PARTS = 64  # notes per type for slow rates, whose groups stay in the state for the length of the spacing
 NO_GROUP = ""  # the tasks of a limit without a key
 
 
 class DeclaredLimits(Struct, frozen=True, kw_only=True):
-    """The limits of the code of workers, by type. Workers register them when they start."""
+    """The limits declared in the code of workers, by type. Workers register them when they start."""
 
     types: dict[str, Limit] = {}
-    fair: dict[str, str] = {}  # by type: the argument by which its turns are shared
+    fair: dict[str, str] = {}  # by type: the argument by whose value workers take turns
 
 
 class TaskRule(Struct, frozen=True):
-    """One limit that a task is under: its scope, and the group within the scope."""
+    """One limit that applies to a task: its scope, and the group within the scope."""
 
     scope: str
     group: str
@@ -36,7 +41,7 @@ class TaskRule(Struct, frozen=True):
 
 
 class LimitRules:
-    """The limits in force. `live` has scopes such as `type:send_email`, `queue:mail` and `key:customer_id=42`."""
+    """The limits in force. `live` contains scopes such as `type:send_email`, `queue:mail` and `key:customer_id=42`."""
 
     def __init__(self, declared: Mapping[str, Limit], live: Mapping[str, Limit]) -> None:
         self._live = live
@@ -55,46 +60,60 @@ class LimitRules:
 
     @property
     def types(self) -> Mapping[str, Limit]:
-        """The limits of types, without those that limit nothing any more."""
+        """The limits of types, without those that no longer limit anything."""
         return {type: limit for type, limit in self._types.items() if _limits(limit)}
 
     @property
     def queues(self) -> Mapping[str, Limit]:
         return {queue: limit for queue, limit in self._queues.items() if _limits(limit)}
 
-    def for_group(self, type: str, group: str) -> Limit | None:
-        """The limit of the tasks of a type in a group."""
-        if self._keys and (limit := self._live.get(KEY + group)) is not None:
-            return limit if _limits(limit) else None
-        limit = self._types.get(type)
-        return limit if limit is not None and _limits(limit) else None
+    def for_group(self, type: str, group: str) -> list[TaskRule]:
+        """The rules of one group of a type; none if only the type as a whole is limited.
+
+        A limit that is set for the group replaces the numbers of a limit of the type with a key. It applies in
+        addition to a limit without a key.
+        """
+        is_keyed = self.key(type) is not None
+        limit = self._live.get(KEY + group) if self._keys else None
+        if limit is None and is_keyed:
+            limit = self._types[type]
+        if limit is None or not _limits(limit):
+            return []
+        return _group_rules(type, group, limit, self.scope_of_groups(type))
+
+    def scope_of_groups(self, type: str) -> str:
+        """The scope of the slots of the groups of a type."""
+        return (VALUE if self.key(type) is None else TYPE) + type
 
     def of_scope(self, scope: str, group: str) -> Limit | None:
         """The limit of a group within a scope."""
         type_ = type_of_scope(scope)
-        if type_ is not None:
-            return self.for_group(type_, group)
-        return self._queues.get(scope.removeprefix(QUEUE))
+        if type_ is None:
+            return self._queues.get(scope.removeprefix(QUEUE))
+        if self.key(type_) is None and scope == TYPE + type_:
+            return self._types.get(type_)
+        return next((rule.limit for rule in self.for_group(type_, group) if rule.scope == scope), None)
 
     def of(self, task: Task) -> list[TaskRule]:
-        """The limits that a task is under, always in the same order."""
+        """The limits that apply to a task, always in the same order."""
         if self.is_empty:
             return []
-        found = []
-        group = self.group(task)
-        limit = self.for_group(task.type, NO_GROUP if group is None else group)
-        if limit is not None:
-            is_keyed = limit.key is not None or (group is not None and KEY + group in self._live)
-            found += of_type(task.type, (group or NO_GROUP) if is_keyed else NO_GROUP, limit)
+        found, group = list[TaskRule](), self.group(task)
+        whole = self._types.get(task.type)
+        if whole is not None and whole.key is None and _limits(whole):
+            found.append(TaskRule(TYPE + task.type, NO_GROUP, whole))
+        if group is not None or self.key(task.type) is not None:
+            found += self.for_group(task.type, group or NO_GROUP)
         queue = self._queues.get(task.queue)
         if queue is not None and _limits(queue):
             found.append(TaskRule(QUEUE + task.queue, NO_GROUP, queue))
         return found
 
     def group(self, task: Task) -> str | None:
-        """The group of a task. If it has none, or that of another argument than the limit, its payload shows the group.
+        """The group of a task.
 
-        None: no limit by key concerns the task, or its payload is raw or encrypted.
+        If the task has no group, or the group of an argument other than the limit's, the group is taken from its
+        payload. None: no limit by key applies to the task, or its payload is raw or encrypted.
         """
         key = self.key(task.type)
         if not self.is_keyed(task.type) or (task.group is not None and self._is_limited(task.group, key)):
@@ -109,16 +128,16 @@ class LimitRules:
         return next((group for group in groups if KEY + group in self._live), task.group)
 
     def _is_limited(self, group: str, key: str | None) -> bool:
-        """Whether a limit is meant for this group: by the key of the type, or by a limit for the group itself."""
+        """Whether a limit applies to this group: by the key of the type, or by a limit for the group itself."""
         return KEY + group in self._live if key is None else group.partition("=")[0] == key
 
     def key(self, type: str) -> str | None:
-        """The argument by which the limit of a type has groups."""
+        """The argument whose values are the groups of a type's limit."""
         limit = self._types.get(type)
         return None if limit is None else limit.key
 
     def is_keyed(self, type: str) -> bool:
-        """Whether the groups of a type have limits of their own."""
+        """Whether the groups of a type have their own limits."""
         return self.key(type) is not None or bool(self._keys)
 
 
@@ -126,16 +145,17 @@ def _limits(limit: Limit) -> bool:
     return limit.concurrency > 0 or limit.rate > 0
 
 
-def of_type(type: str, group: str, limit: Limit) -> list[TaskRule]:
-    """The rules of a limit of a type. A slow rate by key is in other notes than the slots.
+def _group_rules(type: str, group: str, limit: Limit, scope: str) -> list[TaskRule]:
+    """The rules of the limit of a group.
 
-    Its groups stay in the state for long, so there may be many of them, and each start would write them all.
+    A slow rate by key is stored in other notes than the slots: its groups stay in the state for long, so there may be
+    many, and each start would write them all.
     """
     if group == NO_GROUP or not limit.rate or spacing(limit) < _MIN_SLOW_SPACING:
-        return [TaskRule(TYPE + type, group, limit)]
+        return [TaskRule(scope, group, limit)]
     part = int(sha256(group.encode()).hexdigest()[:8], 16) % _PARTS
     rate = TaskRule(f"{RATE}{part}:{type}", group, replace(limit, concurrency=0))
-    return [TaskRule(TYPE + type, group, replace(limit, rate=0.0)), rate] if limit.concurrency else [rate]
+    return [TaskRule(scope, group, replace(limit, rate=0.0)), rate] if limit.concurrency else [rate]
 
 
 def _group_or_missing(key: str, arguments: object) -> str:
@@ -149,7 +169,7 @@ def type_of_scope(scope: str) -> str | None:
     """The type whose groups are in a scope; None for a queue."""
     if scope.startswith(RATE):
         return scope.removeprefix(RATE).partition(":")[2]
-    return scope.removeprefix(TYPE) if scope.startswith(TYPE) else None
+    return scope.partition(":")[2] if scope.startswith((TYPE, VALUE)) else None
 
 
 def check_scope(scope: str) -> str:

@@ -3,8 +3,8 @@
   claim   takes a task that is due: it is pending, and `available_at` has passed.
   apply   writes a Change if the stored task still meets the guard of the Change.
 
-Everything else (complete, retry, cancel, ...) is a Change with particular values. Engines implement the two
-rules, by calls of these functions or by statements in their own language, and make no decisions.
+Everything else (complete, retry, cancel, ...) is a Change with particular values. Engines implement the two rules, by
+calling these functions or with statements in their own language, and make no decisions.
 """
 
 from enum import StrEnum
@@ -60,9 +60,9 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     failures: int | None = None
     result: bytes | None = None
     error: str | None = None
-    failure_kind: FailureKind | None = None  # of `error`; None with an error is read as ERROR
+    failure_kind: FailureKind | None = None  # the kind of `error`; None with an error means ERROR
     started_at: float | None = None  # when the handler started, by the store's clock
-    run_at: float | None = None  # the task is available at this instant, or now if it has passed; instead of `delay`
+    run_at: float | None = None  # when the task is available, or now if that has passed; instead of `delay`
     priority: int | None = None  # only with `promotion`
     promotion: float | None = None  # seconds after which a task of this priority goes before all newer tasks
     payload: bytes | None = None
@@ -201,7 +201,7 @@ def complete(task: Task, result: bytes = b"null", *, started_at: float | None = 
 def release(task: Task, delay: float | None = 0.0, *, log: str | None = None, group: str | None = None) -> Change:
     """Return an unfinished task to the queue. This uses up no retry: only `failures` is compared with `max_retries`.
 
-    With a `delay` of None the task keeps its rank and its `available_at`. With a `group` it belongs to this group.
+    With a `delay` of None the task keeps its rank and its `available_at`. With a `group` it moves to this group.
     """
     return Change(
         id=task.id,
@@ -238,20 +238,20 @@ def retry_now(task_id: str) -> Change:
 
 
 def run_now(task_id: str) -> Change:
-    """Make a task due that is scheduled for later or waits for its retry. `failures` stays.
+    """Make a task due now that is scheduled for later or waits for a retry. `failures` stays.
 
-    A task that is due already is refused: it would lose its place.
+    A task that is already due is refused, because it would lose its place.
     """
     return Change(id=task_id, guard=Guard.NOT_DUE, to=Status.PENDING, delay=0.0)
 
 
 def reschedule(task_id: str, run_at: float) -> Change:
-    """Change when a pending task becomes due. An instant in the past means now."""
+    """Change when a pending task becomes due. A time in the past means now."""
     return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, run_at=run_at)
 
 
 def set_priority(task_id: str, priority: int, ageing: float = AGEING) -> Change:
-    """Move a pending task to another priority, with the rank that it would have if it had been submitted with it."""
+    """Move a pending task to another priority. It gets the rank that it would have if it had been submitted with it."""
     promotion = priority * min(ageing, STRICT)
     return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, priority=priority, promotion=promotion)
 

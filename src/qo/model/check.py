@@ -12,6 +12,7 @@ from qo.model.task import DEFAULT_POLICY, LONGEST, NewTask, RetryPolicy
 from qo.model.text import is_a, show
 
 MAX_DEPTH = 64
+_MAX_SHALLOW = 2 * MAX_DEPTH  # bytes; each level of JSON takes two brackets, so shorter text is not too deep
 
 # The errors of a decoder for unreadable bytes. The depth at which it fails depends on Python's stack.
 UNREADABLE = (ValueError, RecursionError)
@@ -41,6 +42,14 @@ def check_depth(field: str, data: bytes) -> None:
     """Raises InvalidTask for an encoded payload or result that is nested too deeply. Raw data has no depth."""
     if data[:1] != b"\x00" and is_too_deep(data):
         raise InvalidTask(field, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def check_payload(data: bytes, limit: int) -> None:
+    """Raises InvalidTask for a payload of more than `limit` bytes, or one that is nested too deeply."""
+    if len(data) > limit:
+        check_size("payload", data, limit)
+    if len(data) > _MAX_SHALLOW:
+        check_depth("payload", data)
 
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes; larger values are stored outside the task, where the store supports it

@@ -1,4 +1,4 @@
-"""Changes after a failed attempt: whether to retry, when, and as what the task ends."""
+"""Changes after a failed attempt: whether and when to retry, and the final status of the task."""
 
 from qo.model.change import Change, Guard
 from qo.model.task import LONGEST, LOST, FailureKind, Status, Task

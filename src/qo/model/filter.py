@@ -1,4 +1,4 @@
-"""Which tasks: filters, claim requests, keys of counts, and positions in a listing."""
+"""Selection of tasks: filters, claim requests, keys of counts, and positions in a listing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -16,7 +16,7 @@ from qo.model.text import show
 
 
 class PendingKind(StrEnum):
-    """What a pending task waits for."""
+    """What a pending task is waiting for."""
 
     __hash__ = str.__hash__
 
@@ -83,12 +83,12 @@ def lane_matcher(queues: Iterable[str], types: Iterable[str]) -> Callable[[str, 
 
 
 def is_retrying(task: Task) -> bool:
-    """Whether an attempt failed and the task waits for the next one."""
+    """Whether an attempt failed and the task is waiting for the next one."""
     return task.status is Status.PENDING and task.failures > 0
 
 
 def pending_kind(task: Task, now: float) -> PendingKind | None:
-    """What a pending task waits for at `now`; None for other tasks."""
+    """What a pending task is waiting for at `now`; None for other tasks."""
     if task.status is not Status.PENDING:
         return None
     if task.available_at <= now:
@@ -192,7 +192,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     per_type_limits: Mapping[str, int] = {}  # for some types, fewer than `limit`
     takes_groups: bool = False  # also tasks with a group; the worker applies their limits
     per_group_limits: Mapping[str, int] = {}  # by type: at most this many tasks of each of its groups
-    group_limits: Mapping[str, int] = {}  # by `group_key`: instead of those above; 0 excludes the group
+    group_limits: Mapping[str, int] = {}  # by `group_key`: overrides `per_group_limits`; 0 excludes the group
     is_prefetch: bool = False  # the handlers start later: `started_at` stays None until a change sets it
     is_repeat: bool = False  # the first response was lost: return the tasks it leased, if any
 
@@ -235,7 +235,7 @@ def has_group_limits(request: ClaimRequest) -> bool:
 
 
 class ClaimAllowance:
-    """What the limits of a request for types and groups leave while tasks are chosen in order."""
+    """What is left of a request's limits for types and groups while tasks are chosen in order."""
 
     def __init__(self, request: ClaimRequest) -> None:
         self._request = request

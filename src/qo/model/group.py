@@ -1,8 +1,8 @@
 """Groups: the tasks of a type that share one value of an argument, such as all tasks of one customer.
 
-A group has its own limits and its own turn. It is stored as the first of the task's needs, behind a mark with which no
-capability begins. So it is part of the task's lane in every store, tasks of a full group are not read by claims, and a
-build that knows no groups does not claim these tasks.
+A group has its own limits and its own turn. It is stored as the first of the task's needs, after a mark that no
+capability starts with. So it is part of the task's lane in every store, claims do not read tasks of full groups, and an
+older build without groups does not claim these tasks.
 """
 
 import re
@@ -24,7 +24,10 @@ _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}=[A-Za-z0-9%=:._@/+,~-]{0,160}"
 
 
 def make_group(key: str, value: object) -> str:
-    """The group of tasks whose argument `key` has this value: `customer_id=42`. A text and a number may share one."""
+    """The group of tasks whose argument `key` has this value: `customer_id=42`.
+
+    A string and a number may share a group.
+    """
     text = value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
     group = f"{key}={quote(text, safe=_SAFE, errors='replace')}"
     if len(group) > _MAX_GROUP_LENGTH:

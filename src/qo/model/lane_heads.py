@@ -1,9 +1,9 @@
 """Finds the lanes whose tasks are claimed next from the first task of each lane.
 
 A lane has one queue, type, set of needs (with the group) and priority. Its head is its first ready task. The `limit`
-tasks that are claimed next are in the `limit` lanes whose heads rank first. For each kind of worker that takes from
-many lanes there is a view: heaps of the heads that it may claim. A new head adds one entry to each of these views,
-however many lanes there are.
+tasks that are claimed next are in the `limit` lanes whose heads rank first. Each kind of worker that claims from many
+lanes has a view: heaps of the heads that it may claim. A new head adds one entry to each of these views, however many
+lanes there are.
 """
 
 from collections import OrderedDict
@@ -42,7 +42,7 @@ class _View(Generic[Key]):
     def __init__(self, request: ClaimRequest) -> None:
         self._is_eligible = eligibility(without_group_limits(request))  # these differ from claim to claim
         self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
-        self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant from which they wait
+        self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the start of their waiting time
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._promoted)
@@ -128,7 +128,7 @@ class LaneHeads(Generic[Key]):
 
     def first(self, request: ClaimRequest, now: float) -> list[Key]:
         """The lanes that contain the `limit` tasks of a claim, in the order of their heads."""
-        allowance = ClaimAllowance(request)  # each lane counts as the one task that it has at least
+        allowance = ClaimAllowance(request)  # each lane counts as one task, because it has at least one
         first: list[Key] = []
         if request.limit <= 0:
             return first

@@ -272,7 +272,7 @@ def _steps() -> Iterator[str]:
 
 
 def _kinds() -> Iterator[str]:
-    yield "`failure_kind` says why the attempt that `error` describes failed. It is kept for as long as `error`."
+    yield "`failure_kind` is the reason for the failure that `error` describes. It is kept as long as `error` is."
     yield "`archived_from` is the status that a task had before it was archived."
     yield ""
     for kind, sentence in KINDS.items():

@@ -1,4 +1,4 @@
-"""Limits that all workers of a store keep together."""
+"""Limits that apply across all workers of a store."""
 
 from msgspec import Struct
 
@@ -11,9 +11,9 @@ _KEY_LENGTH = 64  # characters of the name of an argument
 
 
 class Limit(Struct, frozen=True, kw_only=True):
-    """How many tasks of a type run at once, and how many start within `per` seconds, in the whole fleet.
+    """How many tasks of a type run at a time, and how many start within `per` seconds, across all workers.
 
-    With a `key`, the name of an argument, the limit holds for each value of this argument on its own.
+    With a `key`, the name of an argument, the limit applies separately to each value of this argument.
     """
 
     concurrency: int = 0  # 0: no limit
@@ -23,7 +23,7 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 def check_limit(limit: Limit, field: str = "limit") -> Limit:
-    """Raise InvalidTask for a limit that means nothing. The message names the option."""
+    """Raise InvalidTask for an invalid limit. The message names the option."""
     if not isinstance(limit, Limit):
         raise InvalidTask(field, f"{show(limit)} is not a qo.Limit")
     if not is_a(limit.concurrency, int) or not 0 <= limit.concurrency <= MAX_LIMIT:

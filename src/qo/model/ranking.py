@@ -30,7 +30,7 @@ class PromotionTimes(Struct, frozen=True, kw_only=True):
 
 
 def due_at(available_at: float, created_at: float) -> float:
-    """The instant from which a task waits. A task scheduled in the past waits from its creation."""
+    """The time from which a task's waiting time counts. For a task scheduled in the past, this is its creation."""
     return max(available_at, created_at)
 
 
@@ -64,10 +64,10 @@ Item = TypeVar("Item", bound=Ranked)
 def in_order(items: Iterable[Item], now: float, lane: Callable[[Item], Hashable]) -> list[Item]:
     """The order in which tasks are claimed at `now`: by effective rank, but by rank within a lane.
 
-    A lane has one queue, type, set of needs and priority. A store keeps each lane in the order of its ranks, which does
-    not change, and compares only the first tasks of the lanes. Of equal ranks, the task that was submitted earlier goes
-    first (`created_at`). The tasks of a batch have different creation times (`stamps`), so a batch keeps its order. If
-    two submissions have the same creation time, their order is constant but undefined.
+    A lane has one queue, type, set of needs and priority. A store keeps each lane in rank order, which does not change,
+    and compares only the first tasks of the lanes. Of equal ranks, the task that was submitted earlier goes first
+    (`created_at`). The tasks of a batch have different creation times (`stamps`), so a batch keeps its order. If two
+    submissions have the same creation time, their order is constant but undefined.
     """
     highest: dict[Hashable, float] = {}  # effective rank so far, by lane
     ordered = []

@@ -40,7 +40,7 @@ class Added(NamedTuple):
     """The receipt of one submission."""
 
     id: str  # the submitted id, or the id of the last task with its idempotency key
-    new: bool  # False: this task existed already and was not changed
+    new: bool  # False: this task already existed and was not changed
 
 
 class Table:

@@ -12,7 +12,7 @@ from qo.model.ranking import AGEING, MEDIUM, due_at, rank
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
-    """Exponential back-off with jitter. No delay is longer than `max`, whatever the jitter."""
+    """Exponential back-off with jitter. No delay is longer than `max`, regardless of the jitter."""
 
     initial: float = 1.0
     max: float = 60.0
@@ -58,7 +58,7 @@ BLOCKED_AT = 2 * LONGEST  # `available_at` of a task that waits for other tasks 
 TIMEOUT = 300.0  # seconds for the first attempt
 MAX_RETRIES = 3
 WINDOW = 86_400.0  # seconds for which an idempotency key is unique
-LOST = "lost: "  # how the error of a lost attempt begins; its kind is `FailureKind.LOST`
+LOST = "lost: "  # prefix of the error of a lost attempt; its kind is `FailureKind.LOST`
 _STAMP_INTERVAL = 3e-6  # seconds between the tasks of a batch; large enough to keep strict ranks distinct
 
 
@@ -68,13 +68,13 @@ class Status(StrEnum):
     PENDING = "pending"  # claimable once `available_at` has passed
     RUNNING = "running"  # leased to a worker until `lease_expires_at`
     COMPLETED = "completed"  # has a result
-    FAILED = "failed"  # permanently: the dead letters
+    FAILED = "failed"  # permanently (a dead letter)
     CANCELLED = "cancelled"  # by a user
-    ARCHIVED = "archived"  # finished, and left out of the default listing
+    ARCHIVED = "archived"  # finished, and omitted from the default listing
 
 
 class FailureKind(StrEnum):
-    """Why an attempt failed, why a task has no result, or, for the last two, how it came to be pending."""
+    """Why an attempt failed or a task has no result. The last two explain why a task is pending."""
 
     __hash__ = str.__hash__
 
@@ -83,7 +83,7 @@ class FailureKind(StrEnum):
     LOST = "lost"  # the worker or the handler's process died
     UNKNOWN_TYPE = "unknown_type"  # no worker handles the type
     CANCELLED = "cancelled"
-    PARENT = "parent"  # a task of its workflow that it waits for did not complete
+    PARENT = "parent"  # a parent in its workflow did not complete
     PARENT_REPLAYED = "parent_replayed"  # it may have been released before a parent was replayed
     STARTED_ALONE = "started_alone"  # a user started it before its parents had completed
 
@@ -114,14 +114,14 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = DEFAULT_POLICY
     delay: float = 0.0
-    run_at: float | None = None  # not before this instant; overrides `delay`
+    run_at: float | None = None  # not before this time; overrides `delay`
     idempotency_key: str | None = None
     trace_id: str | None = None
     ageing: float = AGEING
     window: float = WINDOW
     next_id: str | None = None  # with a key: the id to use if the task under `id` belongs to an earlier window
-    batch: str | None = None  # the group of tasks that it belongs to
-    until_started: bool = False  # with a key: the next task is new once this one is no longer pending
+    batch: str | None = None  # the batch that it belongs to
+    until_started: bool = False  # with a key: the key is free again once this task is no longer pending
     on_duplicate: str | None = None  # with a key of `unique_key`: what the client does if the task exists
 
 
@@ -150,7 +150,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     created_at: float
     updated_at: float
     started_at: float | None = None  # the start of the handler
-    completed_at: float | None = None  # the end of the task, whatever its status
+    completed_at: float | None = None  # the end of the task, in any status
     idempotency_key: str | None = None
     trace_id: str | None = None
     run_at: float | None = None  # as submitted; `available_at` changes with every retry
@@ -205,7 +205,7 @@ def kind_of(error: str | None, kind: FailureKind | None) -> FailureKind | None:
     """The kind that belongs to an error. Older versions write errors without kinds, and keep kinds without errors."""
     if error is None:
         return None
-    if kind is None and error.startswith(LOST):  # stored before tasks had the field; then the text was the only sign
+    if kind is None and error.startswith(LOST):  # stored before tasks had this field; the text is the only sign
         return FailureKind.LOST
     return kind or FailureKind.ERROR
 
@@ -217,7 +217,7 @@ def with_kind(task: Task) -> Task:
 
 
 def lane_of(task: Task) -> tuple[str, str, tuple[str, ...], int]:
-    """The lane of a task. Tasks of one lane are claimed in the order of their ranks, which does not change."""
+    """The lane of a task. Tasks of one lane are claimed in rank order, which does not change."""
     return task.queue, task.type, task.stored_needs, task.priority
 
 
@@ -258,15 +258,15 @@ def schedule(new: NewTask, now: float, *, lead: float = 0.0) -> tuple[float, flo
     """When a task that is stored now can first be claimed, and its rank. `lead`: see `created`."""
     if new.run_at is None:
         available_at = now + new.delay
-        return available_at, rank(due_at(available_at, now), new.priority, new.ageing)
+        return available_at, rank(max(available_at, now), new.priority, new.ageing)
     return new.run_at, rank(due_at(new.run_at - lead, now), new.priority, new.ageing)
 
 
 def admit(existing: Task | None, new: NewTask, now: float, *, lead: float = 0.0) -> Task | None:
     """The task to store for `new`, or None if `existing`, the last task with its idempotency key, takes its place.
 
-    If `existing` is finished (or has started, if the key is unique until then) and the window of the key is over, a new
-    task is stored under its own id.
+    If `existing` is finished (or has started, if the key is unique until then) and the window of the key has ended, a
+    new task is stored under its own id.
     """
     if existing is None:
         return created(new, now, lead=lead)

@@ -1,13 +1,16 @@
 """Values from callers: type checks, quoting in messages, and texts that every store accepts."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 ERROR_LIMIT = 16 * 1024  # bytes of an error's text
 LOG_LIMIT = 16 * 1024  # bytes of the log lines of an attempt
 PROGRESS_TEXT_LIMIT = 200  # characters
-_SIMILAR = 0.6  # how alike two names of options must be, from 0 to 1, for one to be proposed for the other
+_SIMILAR = 0.6  # minimum similarity of two option names, from 0 to 1, to suggest one for the other
 _CUT = "\n... (cut) ...\n"
+MAX_NOTICE_LENGTH = 64  # characters of the line that says how many lines were dropped
+_NOTICE = re.compile(r"\(([\d,]+) earlier lines? not kept\)\n")
 
 
 def is_a(value: object, *kinds: type) -> bool:
@@ -24,7 +27,7 @@ def show(value: object) -> str:
 
 
 def unknown_options(given: Iterable[str], known: Iterable[str]) -> str:
-    """Which of the given options do not exist, and what may have been meant. Empty if all are known."""
+    """A message that names an unknown option and suggests a similar one. Empty if all are known."""
     names = sorted(known)
     unknown = sorted(set(given) - set(names))
     if not unknown:
@@ -57,6 +60,23 @@ def storable_log(log: str | None, limit: int = LOG_LIMIT) -> str | None:
         _, _, lines = data.partition(b"\n")  # the first line may be cut
         data = lines or data
     return data.decode(errors="ignore")
+
+
+def dropped_notice(number: int) -> str:
+    """The first line of a log whose earlier lines were dropped."""
+    return f"({plural(number, 'earlier line')} not kept)\n"
+
+
+def cut_log(log: str, limit: int) -> str:
+    """As `storable_log`, after the number of dropped lines. The number in an earlier notice is included."""
+    kept = storable_log(log, limit) or ""
+    if len(log.encode(errors="replace")) <= limit:
+        return kept
+    notice = _NOTICE.match(log)
+    dropped, lines = (0, log) if notice is None else (int(notice[1].replace(",", "")), log[notice.end() :])
+    fitting = storable_log(lines, limit - MAX_NOTICE_LENGTH) or ""
+    dropped += lines.count("\n") - fitting.count("\n")
+    return dropped_notice(dropped) + fitting if dropped else kept  # of a single long line the end is kept
 
 
 def storable_progress_text(text: str | None) -> str | None:

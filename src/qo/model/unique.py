@@ -1,4 +1,4 @@
-"""Uniqueness: which submissions repeat an earlier task, and what becomes of them."""
+"""Uniqueness: which submissions duplicate an earlier task, and what happens to them."""
 
 from hashlib import sha256
 from typing import Any, Literal, Protocol, get_args
@@ -21,7 +21,7 @@ _KEY_LENGTH = 40  # hex digits
 
 
 class TimedeltaLike(Protocol):
-    """A timedelta. This module does not import its module, which has a clock."""
+    """A timedelta. This module does not import `datetime`, which can read the clock."""
 
     def total_seconds(self) -> float: ...
 
@@ -45,7 +45,7 @@ class Unique(Struct, frozen=True, kw_only=True):
 
 
 def check_unique(unique: Unique) -> Unique:
-    """Raise InvalidTask for options that mean nothing. The message names the option."""
+    """Raise InvalidTask for invalid options. The message names the option."""
     if not isinstance(unique, Unique):
         raise InvalidTask("unique", f"{show(unique)} is not a qo.Unique")
     by = unique.by
@@ -88,7 +88,7 @@ def _chosen(unique: Unique, payload: bytes) -> bytes:
 
 
 def amend(task_id: str, new: NewTask) -> Change:
-    """Give a waiting task the payload, group, priority and run time of a submission. A task that runs is refused."""
+    """Give a waiting task the payload, group, priority and run time of a submission. A running task is refused."""
     return Change(
         id=task_id,
         guard=Guard.WAITING,

@@ -21,13 +21,13 @@ from qo.model.text import storable_text
 MAX_WORKFLOW_TASKS = 10_000
 MAX_WORKFLOW_EDGES = 200_000
 SUBMIT_DEADLINE = 300.0  # seconds from the start of a submission until a task that is not stored counts as missing
-# A capability that tasks need whose payload is filled with results. Only processes that fill payloads have it, so a
+# The capability needed by tasks whose payload is filled with results. Only processes that fill payloads have it, so a
 # worker of an older build does not run such a task with the unfilled payload.
 FILLS_RESULTS = "workflow-results"
 WORKFLOW_ID_SUFFIX = "0f107"  # the last digits of the ids of all tasks of workflows
 _TOKEN_LENGTH = 20  # hexadecimal digits
 _ID_LENGTH = 36  # characters
-_PARENT_RUNS = "its parent runs again"  # the error of a task that a replay of a parent lets wait
+_PARENT_RUNS = "its parent runs again"  # the error of a task that waits again because a parent was replayed
 _STARTED_ALONE = "a user started it without its parents"  # the error of a task that waited
 _BOUND, _UNBOUND = "a", "8"  # digit 16 of an id: whether the payload needs results of parents
 
@@ -59,7 +59,7 @@ class GraphNode(Struct, frozen=True, kw_only=True, gc=False):
     bindings: tuple[Binding, ...] = ()
     added_by: tuple[int, int] | None = None  # the node and the attempt that added this node; the node is a parent
     delay: float = 0.0  # seconds between its release and its first attempt
-    run_at: float | None = None  # not before this instant
+    run_at: float | None = None  # not before this time
     added_at: float | None = None  # when a running task added it
 
 
@@ -72,9 +72,9 @@ class WorkflowGraph(Struct, frozen=True, kw_only=True):
     nodes: tuple[GraphNode, ...]
     key: str | None = None  # the idempotency key of the submission
     digest: str = ""  # of everything that was submitted, to recognise another submission under the same key
-    epoch: int = 0  # grows with each replay: what a process knows about ended tasks may no longer hold
+    epoch: int = 0  # grows with each replay, after which cached states of finished tasks are invalid
     is_stored: bool = True  # False: its submission under a key may have been interrupted
-    resumed_at: float | None = None  # when a repeat went on with the submission
+    resumed_at: float | None = None  # when a repeated call resumed the submission
 
     @property
     def id(self) -> str:
@@ -131,8 +131,8 @@ def random_token(digits: str) -> str:
 def workflow_task_id(token: str, index: int, *, is_bound: bool) -> str:
     """The id of a task: a UUID (version 8) that names its workflow and its index.
 
-    A guarded change contains the id of its task and nothing else about it, and this shows whether the task belongs to
-    a workflow, without a read. The first digit spreads the tasks over all shards.
+    A guarded change contains only the id of its task, so the id shows without a read whether the task belongs to a
+    workflow. The first digit spreads the tasks over all shards.
     """
     shard = "%x" % ((int(token[-1], 16) + index) % 16)
     flag = _BOUND if is_bound else _UNBOUND
@@ -160,9 +160,9 @@ def needs_results(task_id: str) -> bool:
 
 
 class NodeState(NamedTuple):
-    """What a decision needs to know of a task."""
+    """The state of a task, as far as decisions use it."""
 
-    status: Status | None  # that before archiving; None: the task is missing
+    status: Status | None  # the status before archiving; None: the task is missing
     attempt: int | None = None  # None: not known
     is_blocked: bool = False
     is_cancelled_by_parent: bool = False
@@ -191,7 +191,7 @@ def node_state(task: Task | None) -> NodeState:
 
 
 class Effect(StrEnum):
-    """What the state of one parent means for a task."""
+    """The effect of one parent's state on a task."""
 
     MET = "met"
     WAIT = "wait"
@@ -292,7 +292,7 @@ def _reason(graph: WorkflowGraph, index: int, parent: int, state: NodeState) -> 
 
 
 def replay_node(graph: WorkflowGraph, index: int, *, is_blocked: bool, guard: Guard = Guard.FINISHED) -> Change:
-    """Run a finished task again, at once or after its parents."""
+    """Run a finished task again, immediately or after its parents."""
     change = Change(id=graph.task_id(index), guard=guard, to=Status.PENDING, delay=0.0, failures=0)
     if is_blocked:
         return wait_again(change)
@@ -300,16 +300,16 @@ def replay_node(graph: WorkflowGraph, index: int, *, is_blocked: bool, guard: Gu
 
 
 def wait_again(change: Change) -> Change:
-    """The change to pending, with which the task waits for its parents.
+    """The change to pending that makes a task wait for its parents.
 
-    Its kind differs from that of a task that was cancelled because of a parent. If a user cancels it while it waits, no
-    replay of a parent revives it.
+    Its failure kind differs from that of a task that was cancelled because of a parent. If a user cancels the task
+    while it waits, replaying a parent does not revive it.
     """
     return _marked(replace(change, delay=None, run_at=BLOCKED_AT))
 
 
 def _marked(change: Change) -> Change:
-    """Nothing but an attempt or a cancellation removes this kind: `was_told_to_wait`."""
+    """Only an attempt or a cancellation removes this kind: `was_told_to_wait`."""
     return replace(change, error=_PARENT_RUNS, failure_kind=FailureKind.PARENT_REPLAYED)
 
 
@@ -317,13 +317,16 @@ def mark_blocked(graph: WorkflowGraph, index: int) -> Change:
     """Before a parent of a blocked task is replayed.
 
     A process that has read the states before the replay may release the task after it. The mark stays, so a worker that
-    claims the task looks at its parents first.
+    claims the task checks its parents first.
     """
     return wait_again(Change(id=graph.task_id(index), guard=Guard.BLOCKED, to=Status.PENDING))
 
 
 def was_told_to_wait(task: Task) -> bool:
-    """Whether a parent of this task was replayed since its last attempt: it may have been released before."""
+    """Whether a parent was replayed since the last attempt of this task.
+
+    The task may have been released before that.
+    """
     return task.failure_kind is FailureKind.PARENT_REPLAYED
 
 
@@ -337,16 +340,16 @@ def was_started_alone(task: Task) -> bool:
 
 
 def replay_changes(graph: WorkflowGraph, states: Mapping[int, NodeState], start: Iterable[int] = ()) -> list[Change]:
-    """The changes that run nodes again: all that did not complete, or `start` and everything that depends on it.
+    """The changes that rerun nodes: all that did not complete, or `start` and everything that depends on it.
 
-    Parents come first: a child that is blocked again finds them pending. Nodes that a replayed task had added are
-    left: it adds them again.
+    Parents come first, so that they are pending when a child is blocked again. Nodes that a replayed task had added are
+    not rerun, because the task adds them again.
     """
     live, guard = live_nodes(graph, states), Guard.FINISHED
     if start := set(start):
         again = _with_descendants(graph, start, live)
     else:
-        guard = Guard.REPLAYABLE  # a task that somebody else has replayed, and that has completed, does not run again
+        guard = Guard.REPLAYABLE  # a task that was replayed by another process and has completed does not run again
         again = {index for index in live if states[index].status in {Status.FAILED, Status.CANCELLED}}
     changes = []
     for index in sorted(again):
@@ -391,7 +394,7 @@ def sinks(graph: WorkflowGraph, live: set[int]) -> list[int]:
 
 class WorkflowStatus(StrEnum):
     RUNNING = "running"
-    WAITING = "waiting"  # a task did not complete, and the others wait until it is replayed
+    WAITING = "waiting"  # a task did not complete, and other tasks wait until it is replayed
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"

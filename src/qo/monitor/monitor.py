@@ -90,9 +90,9 @@ class Monitor:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Check until stopped; a store that is away is waited for.
+        """Check until stopped; waits while the store is unreachable.
 
-        Raises NewerFormat when a newer qo has upgraded the store: this build cannot use it any more.
+        Raises NewerFormat when a newer qo has upgraded the store: this build can no longer use it.
         """
         scheduling = asyncio.create_task(self._scheduler.run())
         try:
@@ -175,7 +175,7 @@ class Monitor:
         return None
 
     async def resign(self) -> None:
-        """Give up leadership, so that another monitor can lead at once."""
+        """Give up leadership, so that another monitor can lead immediately."""
         self._term = None
         note = await self._engine.read_note(notes.LEADER)
         with contextlib.suppress(
@@ -201,7 +201,7 @@ class Monitor:
         return dead
 
     async def _mark_if_dead(self, note: Note) -> bool:
-        """Mark the worker as dead, or forget it, if it is silent. Returns True if it was newly marked.
+        """Mark a silent worker as dead, or remove its registration. Returns True if it was newly marked.
 
         Silence is counted from the last heartbeat or, if that is in the future, from the last change of the note.
         """
@@ -229,7 +229,7 @@ class Monitor:
             await self._workflows.check()
         if self._is_due("compact", max(_COMPACT_INTERVAL, self._settings.sweep_interval)):
             await compact_stats(self._engine, self._clock())
-            await repair_limits(self._engine, self._clock())  # a worker that needs a slot does it at once
+            await repair_limits(self._engine, self._clock())  # a worker that needs a slot does it immediately
             await self._compact_audit()
         shortest = self._retention.shortest(self._engine)
         if shortest == float("inf") or not self._is_due("tidy", min(self._settings.sweep_interval, shortest)):

@@ -2,8 +2,8 @@
 
 Any number of schedulers may run. The compare-and-set write of a schedule's note decides a fire time: one scheduler
 wins, writes what it will submit into the note, submits it, and removes it from the note. If it dies in between, another
-scheduler finds the rest in the note and submits it under the same ids. The leading monitor fires at once. The others
-fire a little later what it has left, which saves requests.
+scheduler finds the rest in the note and submits it under the same ids. The leading monitor fires immediately. The
+others fire the remaining ones a little later, which saves requests.
 """
 
 import asyncio
@@ -26,18 +26,19 @@ from qo.store_time import StoreTime
 
 log = logging.getLogger("qo.schedules")
 _MIN_REFRESH, _MAX_REFRESH = 5.0, 60.0  # seconds between two readings of all schedules
-_PATIENCE = 5  # a scheduler that does not lead, or knows no schedule, waits this many times longer
+_FOLLOWER_FACTOR = 5  # a scheduler that does not lead, or has found no schedule, waits this many times longer
 _REFRESH_FACTOR = 2400  # and at least this many times the duration of a reading: requests of cloud stores cost money
 _FOLLOWER_DELAY = 2.0  # seconds by which a scheduler that does not lead fires later
 _TAKE_OVER_AFTER = 3.0  # seconds after which a decided fire that is not submitted belongs to any scheduler
-_SUBMIT_WITHIN = 10.0  # seconds from a decision to its submission; later the process was stopped, and others did it
+# Seconds from a decision to its submission; after a longer pause of the process, others have submitted it.
+_SUBMIT_WITHIN = 10.0
 _MIN_PAUSE, _MAX_PAUSE = 0.02, 1.0  # seconds between two checks
 _MAX_FIRED_AT_ONCE = 500  # schedules
 _READ_ALL_FROM = 8  # due schedules from which one reading of all is better than one reading each
 
 
 class _KnownSchedule(NamedTuple):
-    """What a scheduler knows of one note."""
+    """The cached state of one note."""
 
     version: str
     stored: ScheduleNote | None  # None: it cannot be read or submitted here
@@ -63,7 +64,7 @@ class Scheduler:
         self._backoff = Backoff(0.5, 30.0)
 
     async def run(self) -> None:
-        """Fire until cancelled. A store that is away is waited for."""
+        """Fire until cancelled. Waits while the store is unreachable."""
         while True:
             try:
                 pause = await self.check()
@@ -73,7 +74,7 @@ class Scheduler:
             except StorageError as error:
                 pause = self._backoff.next()
                 log.warning("schedules wait for the store: %s", error)
-            except Exception:  # the log gets it, and the next check runs: one bad schedule must not stop the others
+            except Exception:  # it is logged, and the next check runs: one bad schedule must not stop the others
                 pause = self._backoff.next()
                 log.exception("a check of the schedules failed")
             await asyncio.sleep(pause)
@@ -102,7 +103,7 @@ class Scheduler:
 
     def _refresh_at(self) -> float:
         is_needed = self._is_leader() and self._known
-        return self._refreshed_at + self._refresh_interval * (1 if is_needed else _PATIENCE)
+        return self._refreshed_at + self._refresh_interval * (1 if is_needed else _FOLLOWER_FACTOR)
 
     def _know(self, note: Note) -> _KnownSchedule:
         known, now = self._known.get(note.name), self._clock()
@@ -184,7 +185,7 @@ class Scheduler:
         after = delivered(decided.stored, fires)
         try:
             version = await self._write(decided.note, after)
-        except Conflict:  # it was paused or changed meanwhile
+        except Conflict:  # it was paused or changed in the meantime
             await change_schedule(
                 engine, after.schedule.name, lambda note: None if note is None else delivered(note, fires)
             )

@@ -15,7 +15,7 @@ log = logging.getLogger("qo.monitor")
 _MIN_INTERVAL = 30.0  # seconds between two reviews of a workflow
 _DURATION_FACTOR = 50.0  # and at least this many times the duration of a review: requests of cloud stores cost money
 _MAX_INTERVAL = 1800.0
-_MAX_CHECK_DURATION = 10.0  # seconds; meanwhile the monitor does nothing else. The others follow in the next check
+_MAX_CHECK_DURATION = 10.0  # seconds, during which the monitor does nothing else; the rest waits for the next check
 
 
 class WorkflowReviewer:
@@ -25,10 +25,10 @@ class WorkflowReviewer:
         self._engine, self._clock, self._elapsed = client.engine, clock, elapsed
         self._tracker = WorkflowTracker(client.engine)
         self._due: dict[str, float] = {}  # by token: when its next review is due
-        self.has_open = False  # whether a workflow had not ended at the last check
+        self.has_open = False  # whether a workflow was unfinished at the last check
 
     async def check(self) -> int:
-        """Review the workflows that have not ended; returns their number. Raises StorageError."""
+        """Review the unfinished workflows; returns their number. Raises StorageError."""
         found = await self._engine.notes(OPEN_WORKFLOWS)
         self.has_open = bool(found)
         tokens = {note.name.removeprefix(OPEN_WORKFLOWS): note for note in found}

@@ -37,7 +37,7 @@ def next_fire_of(note: ScheduleNote, now: float) -> float | None:
 
 
 def decided_until(note: ScheduleNote, now: float) -> float:
-    """The instant after which fire times are to be decided: the present if the store's clock was set back."""
+    """The time after which fire times are to be decided: the present if the store's clock was set back."""
     return now if note.decided_until > now + STEP_BACK else note.decided_until
 
 
@@ -121,12 +121,12 @@ def _is_too_late(schedule: Schedule, at: float, now: float) -> bool:
 
 
 def taken_over(note: ScheduleNote, now: float) -> ScheduleNote:
-    """The note of which another scheduler submits what the first one has left."""
+    """The note with which another scheduler takes over the remaining submissions."""
     return replace(note, pending=tuple(replace(fire, decided_at=now) for fire in note.pending))
 
 
 def delivered(note: ScheduleNote, fires: Collection[Fire]) -> ScheduleNote:
-    """The note without these submissions to do."""
+    """The note without these submissions."""
     done = {fire.task_id for fire in fires}
     return replace(note, pending=tuple(fire for fire in note.pending if fire.task_id not in done))
 
@@ -143,7 +143,7 @@ def refused(note: ScheduleNote, fires: Collection[Fire], problem: str) -> Schedu
 
 
 def started_by_hand(note: ScheduleNote, task_id: str, now: float, unfinished: Collection[str] = ()) -> ScheduleNote:
-    """The note with a run that a person asked for, which changes no fire time. `unfinished` is as in `decide`."""
+    """The note with a manual run, which changes no fire time. `unfinished` is as in `decide`."""
     fire = Fire(at=now, outcome="fired", decided_at=now, task_id=task_id, by_hand=True)
     return _recorded(replace(note, pending=(*note.pending, fire)), [fire], unfinished)
 
@@ -153,7 +153,7 @@ def paused(note: ScheduleNote) -> ScheduleNote:
 
 
 def resumed(note: ScheduleNote, now: float) -> ScheduleNote:
-    """The note of a schedule that fires again. What a pause left out is not caught up."""
+    """The note of a resumed schedule. Fire times during the pause are not caught up."""
     return replace(note, paused=False, decided_until=now) if note.paused else note
 
 
@@ -176,11 +176,11 @@ def defined(note: ScheduleNote, schedule: Schedule, now: float) -> ScheduleNote:
 def declared(
     note: ScheduleNote | None, schedule: Schedule | None, now: float, *, by: str = "", is_declarer_live: bool = True
 ) -> ScheduleNote | None:
-    """The note after the worker `by` declared a schedule, or, with None, that its code has it no longer.
+    """The note after the worker `by` declared a schedule or, with None, declared that its code no longer contains it.
 
-    A definition that another one has replaced comes back only if the worker that declared the other one has ended, or
-    no worker has declared it for a while. Otherwise a worker of an older deployment that is restarted would undo the
-    newer deployment.
+    A replaced definition is restored only if the worker that declared its replacement has stopped, or no worker has
+    declared the replacement for a while. Otherwise restarting a worker of an older deployment would undo the newer
+    deployment.
     """
     if note is None:
         return None if schedule is None else replace(created_note(schedule, now, from_code=True), declared_by=by)
@@ -204,7 +204,7 @@ def declared(
 
 
 def _adopted(note: ScheduleNote, schedule: Schedule, now: float) -> ScheduleNote:
-    """A schedule that was added at run time and is now in the code: the code defines it from here on."""
+    """A schedule that was added at run time and is now in the code. From now on the code defines it."""
     return replace(defined(note, schedule, now), source="code", declared_at=now)
 
 

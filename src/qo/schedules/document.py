@@ -1,4 +1,4 @@
-"""A schedule as a document of the REST API and of `qo schedules --json`: instants in ISO 8601."""
+"""A schedule as a document of the REST API and of `qo schedules --json`: times in ISO 8601."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,9 @@ class FireDocument(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     decided_at: str
     task_id: str | None = None
-    task_status: str | None = None  # null if no task was submitted or it was deleted; in a list, only of the last fire
+    task_status: str | None = (
+        None  # null if no task was submitted or it was deleted; in a list, only of the last five fires
+    )
     reason: str | None = None
     count: int = 1  # fire times that were missed
     by_hand: bool = False

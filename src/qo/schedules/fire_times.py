@@ -85,7 +85,8 @@ def _problem_of(expression: str) -> str:
 def check_timezone(name: str) -> str:
     """Raises InvalidTask for a name that is not in the database of time zones."""
     if not is_a(name, str) or not name or len(name) > _MAX_ZONE_LENGTH or not _is_zone(name):
-        raise InvalidTask("timezone", f"{show(name)} is not a time zone such as 'Europe/Berlin' or 'UTC'")
+        known = "is not a time zone such as 'Europe/Berlin' or 'UTC'"
+        raise InvalidTask("timezone", f"{show(name)} {known}; if it is a new one, update the package tzdata")
     return name
 
 
@@ -99,12 +100,12 @@ def _is_zone(name: str) -> bool:
 
 
 def next_fire(timing: Timing, after: float) -> float | None:
-    """The first fire time after an instant; None if there is none."""
+    """The first fire time after `after`; None if there is none."""
     return next(_fires(timing, after), None)
 
 
 def next_fires(timing: Timing, after: float, count: int) -> list[float]:
-    """The first fire times after an instant."""
+    """The first fire times after `after`."""
     return [at for at, _ in zip(_fires(timing, after), range(count), strict=False)]
 
 
@@ -128,7 +129,7 @@ def last_fire(timing: Timing, after: float, until: float) -> float | None:
 
 
 def _fires(timing: Timing, after: float) -> Iterator[float]:
-    """All fire times after an instant, in order."""
+    """All fire times after `after`, in order."""
     end = LATEST if timing.end_at is None else min(timing.end_at, LATEST)
     if timing.start_at is not None:
         after = max(after, timing.start_at - 0.001)

@@ -1,4 +1,4 @@
-"""A schedule as immutable data: what it submits and when, and what is known about its fire times."""
+"""A schedule as immutable data: what it submits and when, and the record of its fire times."""
 
 import hashlib
 from typing import Annotated, Any, Literal, TypeAlias
@@ -64,7 +64,7 @@ class ScheduleNote(Struct, frozen=True, kw_only=True):
     source: Literal["code", "api"] = "api"
     paused: bool = False
     created_at: Instant
-    decided_until: Instant  # all fire times up to this instant have been decided
+    decided_until: Instant  # all fire times up to this time have been decided
     pending: tuple[Fire, ...] = ()  # decided, and not known to be submitted
     recent: tuple[Fire, ...] = ()  # the newest last
     removed: bool = False  # from the code
@@ -75,7 +75,7 @@ class ScheduleNote(Struct, frozen=True, kw_only=True):
 
 def make_schedule(name: str, task: NewTask, **options: Any) -> Schedule:
     """A checked schedule. Options that are None have their defaults."""
-    # Each fire time is a task of its own, so the task has no key. JSON has no infinity; these numbers mean the same.
+    # Each fire time is a separate task, so the task has no key. JSON has no infinity; these numbers mean the same.
     plain = msgspec.structs.replace(
         task,
         id=NO_ID,
@@ -134,7 +134,7 @@ def task_id_of(name: str, fire_at: float) -> str:
 def task_of(schedule: Schedule, fire: Fire) -> NewTask:
     """The task to submit for a fire time."""
     jitter = schedule.jitter * _fraction(fire.task_id) if not fire.by_hand else 0.0
-    due_at = min(fire.at + jitter, LATEST)  # a store refuses later instants
+    due_at = min(fire.at + jitter, LATEST)  # a store refuses later times
     return msgspec.structs.replace(schedule.task, id=fire.task_id, run_at=due_at, delay=0.0)
 
 

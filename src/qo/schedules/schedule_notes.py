@@ -14,7 +14,10 @@ _MAX_ATTEMPTS = 50  # a schedule is changed rarely, so this many lost races mean
 
 
 class LocalChanges:
-    """How often this process has changed schedules, of any store. Schedulers in the process look at once."""
+    """How often this process has changed schedules, of any store.
+
+    Schedulers of the process then read them immediately.
+    """
 
     def __init__(self) -> None:
         self.number = 0

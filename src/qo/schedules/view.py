@@ -12,6 +12,7 @@ from qo.schedules.schedule import Outcome, Schedule, ScheduleNote
 ScheduleStatus: TypeAlias = Literal["active", "paused", "inactive", "ended"]
 STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
 NEXT_FIRES = 5
+LAST_RESULTS = 5  # whose tasks' statuses a list of schedules shows
 
 
 class FireView(Struct, frozen=True, kw_only=True):
@@ -21,7 +22,9 @@ class FireView(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     decided_at: float
     task_id: str | None = None
-    task_status: str | None = None  # None if no task was submitted or it was deleted; in a list, only of the last fire
+    task_status: str | None = (
+        None  # None if no task was submitted or it was deleted; in a list, only of the last five fires
+    )
     reason: str | None = None
     count: int = 1  # fire times that were missed
     by_hand: bool = False

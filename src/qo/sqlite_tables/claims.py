@@ -1,7 +1,7 @@
 """Claims on one connection: the first tasks of all eligible lanes, in order."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from qo.model import ClaimAllowance, ClaimRequest, Status, Task, eligibility, has_group_limits, in_order, lane_of
 from qo.sqlite_tables.damage import DamageFound
-from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.lanes import SqliteLane, SqliteLanes
 from qo.sqlite_tables.rows import BY_N, PENDING, damaged_rows, encode_list, plain, read_tasks
 from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.statements import SQL, write_rows
@@ -130,13 +130,23 @@ class SqliteClaims:
         return first[: request.limit]
 
 
+def takes_from(request: ClaimRequest) -> Callable[[SqliteLane], bool]:
+    """Whether a claim may take tasks of a lane."""
+    is_eligible, limits = eligibility(request), request.per_type_limits
+
+    def takes(lane: SqliteLane) -> bool:
+        return limits.get(lane.type, request.limit) > 0 and is_eligible(lane.queue, lane.type, lane.needs)
+
+    return takes
+
+
 def require_heads(
     db: apsw.Connection, lanes: SqliteLanes, request: ClaimRequest, unreadable: Collection[str] = ()
 ) -> None:
     """Raise SegmentNeeded if a segment may contain tasks that this claim takes.
 
     A claim takes at most `limit` tasks of a lane, by their rank. So the tables must hold that many before the lane's
-    first segment. Segments whose objects are in `unreadable` are ignored.
+    first segment. Segments whose objects are in `unreadable` are ignored, and lanes of which the claim takes none.
     """
     if request.limit < 1:
         return
@@ -144,11 +154,9 @@ def require_heads(
     thin = _numbers.decode(db.execute(SQL["thin_lanes"], (request.limit, unused)).get)
     if not thin:
         return
-    is_eligible = eligibility(request)
     lanes.refresh()
-    thin = [
-        lane for lane in thin if lane in lanes and is_eligible(lanes[lane].queue, lanes[lane].type, lanes[lane].needs)
-    ]
+    takes = takes_from(request)
+    thin = [lane for lane in thin if lane in lanes and takes(lanes[lane])]
     needed = list[int]()
     for lane in thin:
         found = _pairs.decode(db.execute(SQL["segments_of_lane"], (lane, unused)).get)

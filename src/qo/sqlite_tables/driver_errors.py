@@ -1,4 +1,4 @@
-"""Maps the driver's errors to messages that say what to do."""
+"""Maps the driver's errors to messages that state what to do."""
 
 import apsw
 

@@ -64,6 +64,10 @@ class SqliteLanes:
                 except (ValueError, TypeError) as error:  # its tasks are set aside when they are found
                     log.warning("lane %s is damaged and is ignored: %s", n, error)
 
+    def matching(self, takes: Callable[[SqliteLane], bool]) -> list[int]:
+        """The numbers of the known lanes that `takes` accepts."""
+        return [number for number, lane in self._lanes.items() if takes(lane)]
+
     def __contains__(self, number: int) -> bool:
         return number in self._lanes
 

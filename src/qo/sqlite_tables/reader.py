@@ -114,7 +114,7 @@ class SqliteReader:
         return read_segments(self._db, numbers) if numbers else []
 
     def _matching_segments(self, where: Filter, start: Position | None, now: float) -> list[ColdSegment]:
-        """The segments that may contain tasks of a page, as far as the tables know."""
+        """The segments that may contain tasks of a page, according to the tables."""
         statuses = {status for status in where.possible_statuses if status is not Status.RUNNING}
         if where.retrying or (where.pending and PendingKind.READY not in where.pending):
             statuses.discard(Status.PENDING)  # segments contain pending tasks that are due and never ran

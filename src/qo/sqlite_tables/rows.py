@@ -1,7 +1,7 @@
 """Converts between rows and tasks.
 
 A batch is read as one row: the small columns of all tasks as a JSON text, their payloads concatenated as a blob, and
-their results as another. `statements.sql` says why.
+their results as another. `statements.sql` explains why.
 """
 
 from collections.abc import Callable, Sequence

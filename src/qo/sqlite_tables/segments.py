@@ -8,6 +8,7 @@ the tables and repeats the call.
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import apsw
@@ -22,6 +23,7 @@ from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL, write_rows
 
 _SEGMENT = "n, object, tasks, last, oldest, newest, finished_at, lane, rank"
+_MAX_SKIPPED_RANKS = 16  # of which more tasks exist than fit into a segment
 _CONTENT = ("tasks", "events")  # the tables whose rows return with a segment; lanes never left
 _numbers = msgspec.json.Decoder(list[int])
 _FINISHED_STATUSES = frozenset(status.value for status in FINISHED)
@@ -107,12 +109,45 @@ def read_segments(db: apsw.Connection, numbers: Sequence[int] | None = None) -> 
 # --- which tasks become segments
 
 
-def deep_tasks(db: apsw.Connection, *, hot: int, kept: int, size: int, max_bytes: int) -> list[int]:
-    """Ready tasks of a lane that has more than `hot` in the tables, after its first `kept` ones, for one segment."""
-    for (lane,) in db.execute(SQL["deep_lanes"], (hot,)).fetchall():
-        if found := _whole(db.execute(SQL["deep_tasks"], (lane, kept, size)).fetchall(), size, max_bytes):
-            return found[0]
-    return []
+def deep_tasks(
+    db: apsw.Connection, *, hot: int, kept: int, size: int, max_bytes: int, segments: int
+) -> list[list[int]]:
+    """Ready tasks of lanes that have more than `hot` in the tables, after their first `kept` ones.
+
+    They are for this many segments at most. A lane keeps more than `hot` only if the rest does not fill a segment.
+    """
+    found: list[list[int]] = []
+    with db:  # one snapshot
+        lanes: list[Any] = db.execute(SQL["deep_lanes"], (hot,)).fetchall()
+        for lane, surplus in lanes:
+            after = db.execute(SQL["rank_at"], (lane, kept - 1)).get if kept > 0 else float("-inf")
+            moved = 0
+            while after is not None and moved < surplus and len(found) < segments:
+                chosen, after = _deep_in_lane(db, lane, after, size, max_bytes)
+                found += [chosen] if chosen else []
+                moved += len(chosen)
+    return found
+
+
+def _deep_in_lane(
+    db: apsw.Connection, lane: int, after: Any, size: int, max_bytes: int
+) -> tuple[list[int], float | None]:
+    """Tasks of a lane for one segment, with ranks above `after`, and their highest rank; None if there are too few.
+
+    Tasks of equal rank stay together, because the row of a segment does not show which of them go first: a claim would
+    have to read every segment that has some of them. More of them than fit into a segment stay in the tables.
+    """
+    for _ in range(_MAX_SKIPPED_RANKS):
+        rows: list[Any] = db.execute(SQL["deep_tasks"], (lane, after, size + 1)).fetchall()
+        totals = accumulate(stored for _, stored, _ in rows)
+        fitting = sum(total <= max_bytes for total in islice(totals, 1, size)) + 1 if rows else 0
+        if fitting == len(rows):
+            return ([n for n, _, _ in rows], rows[-1][2]) if fitting == size else ([], None)
+        after = rows[fitting][2]  # of the first task that does not fit
+        whole = [row for row in rows[:fitting] if row[2] < after]
+        if 2 * len(whole) >= fitting:
+            return [n for n, _, _ in whole], whole[-1][2]
+    return [], None
 
 
 def old_tasks(db: apsw.Connection, *, before: float, size: int, max_bytes: int, segments: int) -> list[list[int]]:
@@ -122,7 +157,7 @@ def old_tasks(db: apsw.Connection, *, before: float, size: int, max_bytes: int, 
 
 
 def _whole(rows: Sequence[tuple[Any, ...]], size: int, max_bytes: int) -> list[list[int]]:
-    """The numbers of tasks for each segment. The last ones are left out if they are too few for one."""
+    """The numbers of tasks for each segment. The last ones are omitted if they are too few for one."""
     found, chosen, total = list[list[int]](), list[int](), 0
     for n, stored in rows:
         if chosen and total + stored > max_bytes:
@@ -257,7 +292,7 @@ def divided(body: bytes) -> list[SegmentDraft]:
 
 
 def segment_problem(db: apsw.Connection, segment: ColdSegment, body: bytes) -> str:
-    """What the tables say about a segment that is not true; empty if all is. Raises PatchsetRefused, or DamageFound."""
+    """Where the tables and a segment disagree; empty if they agree. Raises PatchsetRefused, or DamageFound."""
     opened = open_segment(body)
     try:
         numbers = _numbers.decode(opened.execute(SQL["numbers_by_rank"]).get)

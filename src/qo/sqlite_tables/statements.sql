@@ -19,13 +19,13 @@ ON CONFLICT (id) DO NOTHING
 -- Adds one task without an idempotency key to an existing lane, as a whole transaction. `n` becomes the highest number in use plus one.
 -- Neither indexes nor counts include the task until `index_tasks`: each of them costs a page in the log, a tenth of the time of a
 -- submit. Fails with a constraint error, and adds nothing, if the id exists, or if there is no lane: also if the tables have a newer
--- version, or if there are ?15 such tasks.
+-- version, or if there are {max_unindexed} such tasks.
 INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry, trace_id,
                    run_at, payload, batch, status, lane)
-VALUES (?1, 2, ?2, ?3, 1, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?16, 'pending',
+VALUES (?1, 2, ?2, ?3, 1, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?15, 'pending',
         (SELECT n FROM lanes WHERE queue = ?12 AND type = ?13 AND needs = ?14 AND priority = ?5
-         AND NOT EXISTS (SELECT 1 FROM formats WHERE number > ?17)
-         AND NOT EXISTS (SELECT 1 FROM tasks WHERE n = (SELECT max(n) FROM tasks) - ?15 + 1 AND ready = 2)))
+         AND NOT EXISTS (SELECT 1 FROM formats WHERE number > {version})
+         AND NOT EXISTS (SELECT 1 FROM tasks WHERE n = (SELECT max(n) FROM tasks) - {max_unindexed} + 1 AND ready = 2)))
 
 -- name: last_ready
 SELECT ready FROM tasks ORDER BY n DESC LIMIT 1
@@ -154,6 +154,13 @@ SELECT json_group_array(json((
 )
 FROM json_each(?1) AS lanes
 
+-- name: coming_in_lanes
+-- The first ?3 tasks of the lanes in ?1 that are due at ?2 and not ready yet.
+SELECT json_group_array(json_array(id, rank, due_at, created_at, lane))
+FROM (SELECT id, rank, max(available_at, created_at) AS due_at, created_at, lane
+      FROM tasks INDEXED BY tasks_coming
+      WHERE ready = 0 AND available_at <= ?2 AND lane IN (SELECT value FROM json_each(?1)) ORDER BY available_at LIMIT ?3)
+
 -- name: claim
 UPDATE tasks
 SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = ?1, worker_id = ?2, lease_expires_at = ?3,
@@ -217,7 +224,7 @@ SELECT queue, type, status, priority, sum(count)
 FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status, priority
 
 -- name: some_coming
--- The number of tasks that are not due, as far as they were staged, up to a limit.
+-- The number of staged tasks that are not due, up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_coming WHERE ready = 0 LIMIT ?)
 
 -- name: counts_of_batch
@@ -248,6 +255,16 @@ SELECT name, CAST(data AS BLOB), version FROM notes WHERE name >= ?1 AND name < 
 -- For `qo doctor`: the number of counts that do not agree with the tasks.
 SELECT count(*)
 FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged' AND NOT ({unindexed}) GROUP BY lane, status) AS actual
+FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS recorded USING (lane, status)
+WHERE actual.count IS NOT recorded.count
+
+-- name: wrong_counts_of_log
+-- The same for the tables of a log, whose counts include the tasks of segments.
+SELECT count(*)
+FROM (SELECT lane, status, sum(count) AS count
+      FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged' GROUP BY lane, status
+            UNION ALL SELECT lane, status, count FROM cold_counts)
+      GROUP BY lane, status) AS actual
 FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS recorded USING (lane, status)
 WHERE actual.count IS NOT recorded.count
 
@@ -293,16 +310,23 @@ INSERT INTO cold_counts (segment, lane, status, batch, count) VALUES (?, ?, ?, ?
 SELECT json_group_array(json_array(n, id, lane, version, status, ready, attempt + failures)) FROM tasks WHERE n IN (SELECT value FROM json_each(?))
 
 -- name: deep_lanes
--- The lanes with more than ?1 pending tasks in the tables.
-SELECT lane FROM tally
-WHERE status = 'pending' AND count > ?1 + (SELECT coalesce(sum(tasks), 0) FROM segments WHERE segments.lane = tally.lane)
+-- The lanes with more than ?1 pending tasks in the tables, and how many more.
+SELECT lane, surplus
+FROM (SELECT lane, count - ?1 - (SELECT coalesce(sum(tasks), 0) FROM segments WHERE segments.lane = tally.lane) AS surplus
+      FROM tally WHERE status = 'pending')
+WHERE surplus > 0
+
+-- name: rank_at
+-- The rank of a ready task of a lane that may be moved into a segment, by its place.
+SELECT rank FROM tasks INDEXED BY tasks_ready
+WHERE ready = 1 AND lane = ?1 AND +attempt = 0 AND +failures = 0 AND idempotency_key IS NULL ORDER BY rank, n LIMIT 1 OFFSET ?2
 
 -- name: deep_tasks
--- The numbers and sizes of ?3 ready tasks of a lane that never ran, after the first ?2 ones. One with an idempotency key is read by every
--- submission with this key.
-SELECT n, {stored_size}
+-- The numbers, sizes and ranks of ?3 ready tasks of a lane that never ran, with ranks above ?2. One with an idempotency key is read by
+-- every submission with this key. A damaged rank may be a text, and is above all numbers.
+SELECT n, {stored_size}, rank
 FROM tasks INDEXED BY tasks_ready
-WHERE ready = 1 AND lane = ?1 AND +attempt = 0 AND +failures = 0 AND idempotency_key IS NULL ORDER BY rank, n LIMIT ?3 OFFSET ?2
+WHERE ready = 1 AND lane = ?1 AND rank > ?2 AND rank < 9e999 AND +attempt = 0 AND +failures = 0 AND idempotency_key IS NULL ORDER BY rank, n LIMIT ?3
 
 -- name: old_tasks
 -- The same of ?2 finished tasks that have not changed since ?1.

@@ -229,7 +229,7 @@ class SqliteTable:
             if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
                 self.write_note(note_name(row.id), encode_damage(row.id, row.problem), ANY)
         # The damaged value may be the lane or status under which the row was counted.
-        # Without a condition SQLite drops all rows at once, which a change recorder does not see.
+        # Without a condition SQLite drops all rows together, which a change recorder does not see.
         self._db.execute("DELETE FROM tally WHERE true")
         self._db.execute(SQL["recount"])
         self._transaction.count_changes.clear()

@@ -110,14 +110,14 @@ class Writer:
         self._db.execute("ROLLBACK")
 
     def forget(self) -> None:
-        """Discard the open transaction, if there is one, and everything that was learned before."""
+        """Discard the open transaction, if there is one, and everything that was cached before."""
         self._transaction.forget()
         if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
             self._db.execute("ROLLBACK")
 
     @property
     def has_removed_lanes(self) -> bool:
-        """Whether the last transaction has removed lanes, which a patchset does not tell the caches."""
+        """Whether the last transaction has removed lanes, which caches cannot see in a patchset."""
         return self._transaction.has_removed_lanes
 
     @property

@@ -1,4 +1,4 @@
-"""The notes that hold statistics: one per process and hour, written every few seconds, merged after the hour is over.
+"""The notes that hold statistics: one per process and hour, written every few seconds, merged after the hour has ended.
 
     stats/2026-11-17T06/web1-4711-a1b2c3    the counts of one process in that hour; only it writes this note
     stats/2026-11-17T06/merged              the counts of all processes, and which processes it includes

@@ -79,7 +79,7 @@ class StatsRow(Struct, kw_only=True, omit_defaults=True):
     failed: dict[str, int] = field(default_factory=dict)  # tasks that failed permanently, by reason
     promoted: dict[LevelWord, int] = field(default_factory=dict)  # claimed at a higher level because of ageing
     wait: Durations = field(default_factory=Durations)  # from when the task was due to the start of the attempt
-    run: Durations = field(default_factory=Durations)  # of the handler, whatever its outcome
+    run: Durations = field(default_factory=Durations)  # of the handler, regardless of its outcome
     total: dict[Ending, Durations] = field(default_factory=dict)  # from the submission to the end, by status
 
     def merge(self, other: "StatsRow") -> None:

@@ -27,21 +27,22 @@ from qo.hooks import WorkerContext
 from qo.ids import new_token
 from qo.model import ClaimRequest, NewTask, Status, Task
 from qo.model.task import created
-from qo.tasks import Handler
+from qo.monitor.scheduler import Scheduler
+from qo.schedules.schedule_notes import SCHEDULES
+from qo.store_time import StoreTime
+from qo.tasks import Handler, Registry
 from qo.testing.attempts import Attempt, InlineRun
 from qo.testing.clock import ManualClock
-from qo.testing.inline_schedules import declare_schedules, fire_schedules
 from qo.testing.task_matcher import TaskMatcher, TaskName, shown
+from qo.worker.registration import DeclaredSchedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
 _URL = "memory://"
 _WORKER_ID = "test"
 _TICK = 1e-5  # seconds between two readings of the store's clock; floats near today distinguish them
 _MAX_ATTEMPTS = 1000  # of one drain
-
 _apps_in_test_mode: WeakSet[App] = WeakSet()
 
 
@@ -128,10 +129,10 @@ class AppTester:
     def drain(self, *, advance: bool = False, raise_errors: bool = False, limit: int = _MAX_ATTEMPTS) -> list[Attempt]:
         """Run every due task inline, in the order in which a worker would start them, until none is due.
 
-        Tasks that handlers submit run too. A failed task waits for its retry: let time pass with `advance`, or use
-        `advance=True`, which lets time pass to the next instant at which a task is due, until no task is left.
-        With `raise_errors`, an exception of a handler is raised after its attempt is settled.
-        Raises QoError if tasks are still due after `limit` attempts.
+        Tasks that handlers submit run too. A failed task waits for its retry: move the clock with `advance`, or use
+        `advance=True`, which moves it to the next time at which a task is due, until no task is left. With
+        `raise_errors`, an exception of a handler is raised after its attempt is settled. Raises QoError if tasks are
+        still due after `limit` attempts.
         """
         _check_no_loop("drain")
         attempts: list[Attempt] = []
@@ -293,3 +294,18 @@ def _check_no_loop(method: str) -> None:
     except RuntimeError:
         return
     raise InvalidSetting(f"{method}() cannot run async handlers inside a running event loop; use `await t.a{method}()`")
+
+
+async def declare_schedules(client: Client, registry: Registry, clock: Clock, worker_id: str) -> None:
+    """Store the schedules of an app."""
+    await DeclaredSchedules(client.engine, registry, clock, worker_id=worker_id).declare()
+
+
+async def fire_schedules(client: Client, clock: Clock) -> list[Task]:
+    """Submit the tasks of all fire times that have passed, by the rules of each schedule, and return them."""
+    before = {task.id for task in (await client.engine.snapshot()).tasks}
+    decided: dict[str, str] | None = None  # versions of the notes, by name
+    while decided != (decided := {note.name: note.version for note in await client.engine.notes(SCHEDULES)}):
+        # One check decides a part of many fire times.
+        await Scheduler(client, clock=StoreTime(client.engine, clock, clock), elapsed=clock).check()
+    return [task for task in (await client.engine.snapshot()).tasks[::-1] if task.id not in before]

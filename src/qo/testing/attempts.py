@@ -15,7 +15,7 @@ from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, call_throug
 from qo.model import LEASE, Status, Task, renew
 from qo.running_task import ProgressReport, running, running_attempt
 from qo.tasks import Executor, Handler
-from qo.worker.attempt_loop import call_without_loop
+from qo.worker.handler_thread import call_without_loop
 from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
 
 _MIDDLE = 0.5  # the random number of a test: back-off without jitter

@@ -3,18 +3,16 @@
 import pytest
 
 from qo.testing.clock import ManualClock
-from qo.testing.engine_add import AddContract
+from qo.testing.engine_add import AddContract, UniquenessContract
 from qo.testing.engine_changes import ChangeContract
 from qo.testing.engine_claims import ClaimContract, ClockSet, RaceContract
 from qo.testing.engine_damage import DamageContract
-from qo.testing.engine_groups import GroupContract
-from qo.testing.engine_notes import AuditContract, NotesContract, StatsContract
+from qo.testing.engine_groups import FleetLimitContract, GroupContract
+from qo.testing.engine_notes import AuditContract, NotesContract, ScheduleContract, StatsContract
 from qo.testing.engine_operations import OperationContract
 from qo.testing.engine_order import ClaimOrderContract
 from qo.testing.engine_reads import ReadContract
 from qo.testing.engine_reports import ReportsContract
-from qo.testing.engine_schedules import ScheduleContract
-from qo.testing.engine_uniqueness import UniquenessContract
 from qo.testing.engine_workflows import WorkflowContract
 
 
@@ -23,6 +21,7 @@ class EngineContract(
     ClaimContract,
     ClaimOrderContract,
     GroupContract,
+    FleetLimitContract,
     ChangeContract,
     OperationContract,
     ClockSet,

@@ -1,4 +1,4 @@
-"""Contract: tasks with a group, which claims leave out while the group is full, and of which they take only some."""
+"""Contract: tasks with a group, which claims exclude while the group is full, or take only up to a limit."""
 
 import asyncio
 
@@ -149,6 +149,8 @@ class GroupContract:
         async with asyncio.timeout(_WAIT_LIMIT):
             await engine.wait(claim_request(takes_groups=True, types=("t",)), 600.0)
 
+
+class FleetLimitContract:
     async def test_a_random_history_of_workers_keeps_to_the_limits(self, engine: Engine, clock: ManualClock) -> None:
         await LimitHistory(engine, clock, seed=1).run(steps=40)
 

@@ -145,7 +145,7 @@ class ReadContract:
         assert await found(shards=("1",), statuses=(Status.COMPLETED,)) == {done.id}
         assert await found(shards=("2",)) == set()
 
-    async def test_pending_tasks_are_told_apart_by_whether_an_attempt_failed(self, engine: Engine) -> None:
+    async def test_pending_tasks_are_distinguished_by_whether_an_attempt_failed(self, engine: Engine) -> None:
         await engine.add([new("fresh"), new("later", delay=60.0), new("released"), new("failing"), new("ended")])
         held = {task.id: task for task in await claim(engine)}
         await engine.apply([release(held[task_id(name)]) for name in ("fresh", "released")])

@@ -48,7 +48,7 @@ async def _finish(client: Client, *, limit: int = 100) -> list[Task]:
 
 
 class InterruptedStore(ForwardingEngine):
-    """A store that goes away before the tasks are added that run at once."""
+    """A store that becomes unreachable before the tasks that can run immediately are added."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         if any(task.run_at != BLOCKED_AT for task in tasks):

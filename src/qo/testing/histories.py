@@ -167,7 +167,7 @@ class _History:
         )
         limit, pages = dice.choice([(99, 1), (99, 1), (2, 3)])
         after = ""
-        for _ in range(pages):  # at one instant: an engine may decide at the first page what matches
+        for _ in range(pages):  # at one time: an engine may decide at the first page what matches
             page = self.table.find(where, limit, page_start(after, None), now)
             assert await self.engine.find(where, limit=limit, after=after) == page
             after = cursor(page[-1]) if page else ""

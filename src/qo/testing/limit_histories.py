@@ -1,7 +1,9 @@
-"""Random histories of workers under limits of the fleet: what runs is counted here, without the notes of the limits.
+"""Random histories of workers under fleet limits.
+
+Running tasks are counted here, independently of the notes of the limits.
 
 Several processes claim, settle and lose tasks on one store, die with and without a supervisor, and come back. A task
-counts as running from its admission to the end of its handler, whatever the store says.
+counts as running from its admission to the end of its handler, regardless of the store.
 """
 
 import random
@@ -150,13 +152,13 @@ class LimitHistory:
         await self._restart(self._dice.choice(self._processes))
 
     async def _restart(self, process: _LimitedProcess) -> None:
-        """Its leases stay until they expire, and its slots until somebody finds that these are over."""
+        """Its leases stay until they expire, and its slots until another process finds that the attempts have ended."""
         successor = _LimitedProcess(self._engine, self._clock)
         self._processes[self._processes.index(process)] = successor
         self._gates.append(successor.gate)
 
     async def _report_crash(self) -> None:
-        """A supervisor reports the tasks of a dead worker at once."""
+        """A supervisor reports the tasks of a dead worker immediately."""
         process = self._dice.choice(self._processes)
         runs = list(process.runs.values())
         await self._restart(process)

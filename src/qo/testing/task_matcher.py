@@ -1,4 +1,4 @@
-"""Which submitted tasks a test asks for: by type, arguments and options."""
+"""Selects the submitted tasks that a test names: by type, arguments and options."""
 
 import inspect
 from collections.abc import Mapping

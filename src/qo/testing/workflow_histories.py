@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.client.workflow_view import WorkflowNodeView
 from qo.codec import decode_value
 from qo.engine import Engine
@@ -222,7 +222,7 @@ class WorkflowHistory:
         return (await self._clients[0].workflows.read(self._id)).nodes
 
     async def _settle_all(self) -> None:
-        """No process runs any more, and a monitor has had its turn."""
+        """All processes have stopped, and a monitor has run."""
         await self._lose_lease()
         self._clients = [Client(self.engine, clock=self.clock)]
         await self._monitor()
@@ -264,7 +264,7 @@ class WorkflowHistory:
         assert view.status is WorkflowStatus.COMPLETED, [(node.index, node.status, node.error) for node in view.nodes]
         live = [node.index for node in view.nodes if node.is_live]
         submitted = [index for index, each in enumerate(self._plan) if each.node.added_by is None]
-        assert live == submitted, "what earlier attempts had added does not count any more"
+        assert live == submitted, "tasks added by earlier attempts no longer count"
         assert {index: self.runs[index] for index in live} == dict.fromkeys(live, 1)
         assert await client.workflows.result(self._id) == self._expected(live)
 

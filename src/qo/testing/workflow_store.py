@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from qo.client import Client
-from qo.client.planned_tasks import PlannedTask
+from qo.client.describe import PlannedTask
 from qo.engine import Engine
 from qo.forwarding_engine import ForwardingEngine
 from qo.model import Added, Change, NewTask, Status, Task, WorkflowGraph

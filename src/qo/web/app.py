@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import msgspec
 from litestar import Litestar, Request, Response, Router
 from litestar.datastructures import State
 from litestar.enums import ScopeType
@@ -32,8 +33,8 @@ from qo.web.http.settings import WebSettings
 from qo.web.management.read import RetryCounts
 from qo.web.management.router import router as management_router
 from qo.web.oidc.routes import router as auth_router
-from qo.web.remote.heartbeats import TimeLimits
 from qo.web.remote.routes import router as remote_router
+from qo.web.remote.worker_registry import TimeLimits
 from qo.web.v1.events import Feed
 from qo.web.v1.router import router as v1_router
 
@@ -108,7 +109,11 @@ def create_app(
         retry_counts=RetryCounts(server.client.engine),
     )
     app = WebApp(
-        state=State(server.state().dict() | parts._asdict() | {"on_outdated": on_outdated}),
+        state=State(
+            server.state().dict()
+            | parts._asdict()
+            | {"on_outdated": on_outdated, "openapi_document": lambda: _openapi_document(settings.body_limit)}
+        ),
         lifespan=[lambda _: running(server, parts, on_outdated)],
         request_class=StrictRequest,
         openapi_config=None,
@@ -134,6 +139,12 @@ def _routes(body_limit: int) -> Litestar:
         logging_config=None,
         debug=False,
     )
+
+
+@lru_cache(maxsize=8)
+def _openapi_document(body_limit: int) -> bytes:
+    """The description of the routes. Building it blocks the event loop for 100 ms, and needs no token."""
+    return msgspec.json.encode(_routes(body_limit).openapi_schema.to_schema())
 
 
 def _of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem]:

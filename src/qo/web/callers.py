@@ -57,11 +57,11 @@ class AccessLimits(Struct, frozen=True, kw_only=True):
         return self.includes(task.queue, task.type)
 
     def includes_queue(self, queue: str) -> bool:
-        """Whether every task of the queue is inside, whatever its type."""
+        """Whether every task of the queue is inside, regardless of its type."""
         return not self.types and (not self.queues or queue in self.queues)
 
     def includes_type(self, type: str) -> bool:
-        """Whether every task of the type is inside, whatever its queue."""
+        """Whether every task of the type is inside, regardless of its queue."""
         return not self.queues and (not self.types or type in self.types)
 
     def covers(self, other: "AccessLimits") -> bool:
@@ -105,12 +105,12 @@ def join_limits(alternatives: Sequence[AccessLimits]) -> AccessLimits:
     return first
 
 
-def _inside(asked: tuple[str, ...], limit: frozenset[str]) -> tuple[str, ...] | None:
+def _inside(requested: tuple[str, ...], limit: frozenset[str]) -> tuple[str, ...] | None:
     if not limit:
-        return asked
-    if not asked:
+        return requested
+    if not requested:
         return tuple(sorted(limit))
-    return tuple(name for name in asked if name in limit) or None
+    return tuple(name for name in requested if name in limit) or None
 
 
 class LimitedRole(Struct, frozen=True, kw_only=True):

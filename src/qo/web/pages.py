@@ -74,8 +74,8 @@ class Files:
 
     @staticmethod
     async def send(asset: Asset, scope: HTTPScope, send: Send) -> None:
-        asked = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"").decode("latin-1")
-        same = asset.known_to(asked)
+        given = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"").decode("latin-1")
+        same = asset.known_to(given)
         headers = [(name.encode(), value.encode()) for name, value in asset.headers().items()]
         if not same:
             headers += [

@@ -1,4 +1,4 @@
-"""Claim, run, settle: how tasks get done."""
+"""Claims, runs and settles tasks."""
 
 from typing import TYPE_CHECKING
 

@@ -24,8 +24,8 @@ CALLBACK_TIMEOUT = 10.0  # seconds after which a callback is abandoned, with its
 MAX_HANGS = 3  # a callback that was abandoned this often is not called again
 MAX_WAITING = 10_000  # events; more are dropped
 _CHECK_INTERVAL = 0.5  # seconds between two checks for a callback that hangs
-_FINISH_INTERVAL = 0.01  # seconds between two checks for the end of the last callback
-_MAX_FINISH_TIME = 2.0  # seconds for the callbacks that wait when the worker ends
+_FINISH_INTERVAL = 0.01  # seconds between two checks whether the last callback has returned
+_MAX_FINISH_TIME = 2.0  # seconds for waiting callbacks when the worker stops
 
 Callback = Callable[[Any], object]
 _EVENTS: dict[Status, TaskEventName] = {
@@ -41,11 +41,11 @@ class CallbackThread:
     def __init__(self, hooks: Hooks, context: Callable[[], WorkerContext], *, clock: Clock = boot_clock) -> None:
         self._hooks, self._context, self._clock = hooks, context, clock
         self._queue: SimpleQueue[TaskEvent | WorkerEvent | None] = SimpleQueue()
-        self._current: tuple[Callback, float] | None = None  # the callback that runs, and since when
+        self._current: tuple[Callback, float] | None = None  # the running callback, and when it started
         self._handled = self._put = 0
         self._hangs: Counter[Callback] = Counter()
         self._dropped = 0
-        self._generation = 0  # of the thread; an older one ends when its callback returns
+        self._generation = 0  # of the thread; an abandoned thread ends when its callback returns
         self._pid = os.getpid()
 
     @property
@@ -123,7 +123,7 @@ class CallbackThread:
         self._queue.put(None)  # ends the thread
         if left := self._put - self._handled:
             log.warning(
-                "the worker ends with %s whose callbacks were not called or did not return", plural(left, "event")
+                "the worker stops with %s whose callbacks were not called or did not return", plural(left, "event")
             )
 
     def _abandon(self, callback: Callback) -> None:

@@ -12,21 +12,21 @@ from qo.worker.lease_keeper import LeaseKeeper
 from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns
 
-_POLL_INTERVAL = 1.0  # seconds between two reads of the tasks that run
+_POLL_INTERVAL = 1.0  # seconds between two reads of the running tasks
 _MIN_AGE = 0.5  # seconds a handler runs before its task is read; most end sooner
 _RETRY_PAUSE = 5.0  # seconds after a failed read; the renewals log the error
 _MAX_PAYLOAD = 16_384  # bytes; a task with a larger payload is renewed instead of read
-# A call that takes longer than 2.5 ms at best goes to a store that is far away, where each call costs money; the worker
-# then asks less often, and in the end only renews. A qo server costs nothing. A single slow call says only that the
-# machine or the store is busy, so it delays the next read by little.
+# If even the quickest call takes more than 2.5 ms, the store is remote and each call may cost money. The worker then
+# polls less often, and finally relies on renewals only. Calls to a qo server are free. A single slow call only means
+# that the machine or the store is busy, so it delays the next read by little.
 _QUICKEST_FACTOR = 400
 _QUICKEST_GROWTH = 1.05  # per call
-_MIN_CALLS = 5  # before the quickest one counts; the first calls open connections
-_DURATION_FACTOR, _MAX_BUSY_PAUSE = 20, 1.4  # after a slow call; with the limit, two seconds for all of it
+_MIN_CALLS = 5  # calls before the quickest one is used; the first calls open connections
+_DURATION_FACTOR, _MAX_BUSY_PAUSE = 20, 1.4  # pause after a slow call; the limit keeps the total below two seconds
 
 
 class _QuickestCall:
-    """How long a call takes at best."""
+    """The duration of the quickest recent call."""
 
     def __init__(self) -> None:
         self._seconds, self._calls = float("inf"), 0
@@ -36,12 +36,12 @@ class _QuickestCall:
 
     @property
     def pause(self) -> float:
-        """Seconds between two calls to a store that is this far away; 0 while that is not known."""
+        """Seconds between two calls to a store with this latency; 0 while it is unknown."""
         return _QUICKEST_FACTOR * self._seconds if self._calls >= _MIN_CALLS else 0.0
 
 
 class CancellationWatch:
-    """Reads the tasks that this worker runs, and stops those that are no longer its own."""
+    """Reads the tasks that this worker runs, and stops those that it no longer holds."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ from qo.model import Task
 from qo.model.text import LOG_LIMIT
 from qo.running_task import ProgressReport, running, running_attempt
 from qo.tasks import STYLES, Arguments, Handler
-from qo.worker.attempt_loop import AttemptLoop, call_without_loop
+from qo.worker.handler_thread import AttemptLoop, call_without_loop
 from qo.worker.lifespan import LifespanThread
 from qo.worker.log_capture import CAPTURE
 from qo.worker.run import RunOutcome, encode_result, outcome_of
@@ -42,7 +42,7 @@ _PROGRESS_INTERVAL = 0.25  # seconds between two reports that are sent to the wo
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
-    """What a child knows from its start."""
+    """The settings that a child receives when it starts."""
 
     parent: int  # process id
     worker_id: str
@@ -118,7 +118,7 @@ class AttemptReports:
         self._sent_at, self._pid = float("-inf"), os.getpid()
 
     def begin(self) -> None:
-        """A handler begins: send its first report at once."""
+        """A handler begins: send its first report immediately."""
         self._sent_at = float("-inf")
 
     def report_progress(self, report: ProgressReport) -> None:
@@ -130,7 +130,7 @@ class AttemptReports:
                 self._connection.send_bytes(PROGRESS + msgspec.msgpack.encode(report))
 
     def add_log_line(self, line: str) -> None:
-        """Send a line at once: the process may be killed before its attempt ends."""
+        """Send a line immediately, because the process may be killed before its attempt ends."""
         if os.getpid() == self._pid:
             data = line.encode(errors="replace")[-LOG_LIMIT:]
             with self._sending:
@@ -147,7 +147,7 @@ class ChildHandlers:
         self._is_running = False
 
     def cancel(self, _signal: int, _frame: FrameType | None) -> None:
-        """Raise Cancelled in the handler that runs, if one does."""
+        """Raise Cancelled in the running handler, if there is one."""
         if self._is_running:
             self._is_running = False
             raise Cancelled

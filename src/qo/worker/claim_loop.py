@@ -31,7 +31,7 @@ from qo.worker.unknown_types import UnknownTypes
 
 log = logging.getLogger("qo.worker")
 _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL = 1.0, 60.0  # seconds between two claims of an idle worker that is not notified
-_MAX_LEFT_READ = 100  # tasks of one type that are read to say why a drain leaves them
+_MAX_LEFT_READ = 100  # tasks of one type that are read to report why a drain leaves them
 _STILL_RUNNING_DELAY = 2.0  # seconds before a task is due again if its earlier attempt still runs in this worker
 
 
@@ -136,6 +136,11 @@ class ClaimLoop:
 
     async def _admit(self, tasks: list[Task]) -> dict[str, Admission]:
         """The tasks that the fleet limits allow to start. Their slots are stored."""
+        if tasks and not self._scope.is_known:
+            # The first read of the controls is still in progress: pauses and limits must apply to these tasks.
+            await self._controls.read()
+            if not self._scope.is_known:  # the store is unreachable
+                return {}
         try:
             async with asyncio.timeout(self._settings.stuck_after):
                 return await self._gate.admit(tasks)
@@ -184,7 +189,7 @@ class ClaimLoop:
         self._executors.start(runs, cut=self._plan.cut(tasks), is_full=is_full, others=others)
 
     def _start_due(self, run: Run) -> None:
-        """Start a run whose instant has come."""
+        """Start a run whose start time has come."""
         if run.settled:
             return
         if self._signal.is_stopping or self._scope.holds_back(run.task.queue, run.task.type):
@@ -193,7 +198,7 @@ class ClaimLoop:
             self._executors.start_first(run)
 
     def _is_running_already(self, task: Task) -> bool:
-        """Whether the handler of an earlier attempt, which has lost its lease, still runs here."""
+        """Whether the handler of an earlier attempt that has lost its lease is still running here."""
         before = self._leased_runs.get(task.id)
         if before is None:
             return False
@@ -203,7 +208,7 @@ class ClaimLoop:
         return before.began is not None and before.ended is None
 
     def _claim_soon(self) -> None:
-        """Claim without waiting, because a free slot waits for another claim. Called from any thread."""
+        """Claim without waiting, because a slot is free and waits for another claim. Called from any thread."""
         with contextlib.suppress(RuntimeError):  # the worker has ended
             self._loop.call_soon_threadsafe(self._plan.changed.set)
 
@@ -273,7 +278,7 @@ class DrainCheck:
         return await self._unknown_types.has_more_to_fail()
 
     async def waits_for_limits(self, gate: LimitGate) -> bool:
-        """Whether tasks of this worker wait for a fleet limit."""
+        """Whether tasks of this worker are waiting for a fleet limit."""
         if gate.has_delayed:
             return True
         if not gate.is_blocking:

@@ -16,14 +16,14 @@ from qo.worker.start_queue import StartQueue
 
 HORIZON, _MAX_HORIZON = 0.1, 1.0  # seconds of work to prefetch, at least and at most
 # On a store with slow writes one half of the tasks is claimed while the other half is settled, and each takes about as
-# long as a claim. A horizon of only two claims would lower the rate, and with it the next claim, again and again.
+# long as a claim. A horizon of only two claims would lower the rate, which would shrink the next claim, and so on.
 _CLAIMS_AHEAD = 8
 _RATE_WINDOW = 0.02  # seconds over which the rate is measured
 _OLD_RATE_WEIGHT = 0.5  # weight of the previous rate when the rate falls
 _RUN_TIME_WEIGHT = 0.2  # weight of the latest run in the average run time of its type
 _MIN_RUN_TIME = 1e-6  # seconds; avoids a division by zero
 _BUSY_PERIOD = 10.0  # seconds a worker counts as busy after a claim that returned tasks
-_OVERTAKEN_PERIOD = 30.0  # seconds for which a type is not prefetched whose tasks were overtaken
+_OVERTAKEN_PERIOD = 30.0  # seconds for which a type is not prefetched after its tasks were overtaken
 
 
 class Prefetch:
@@ -43,7 +43,7 @@ class Prefetch:
     def claimed(self, took: float) -> None:
         """Adapt to a claim that took `took` seconds: the prefetched tasks should last for several claims.
 
-        A single slow claim says little about the next ones, so the quicker one of the last two counts.
+        A single slow claim does not predict the next ones, so the quicker of the last two counts.
         """
         usual, self._previous_claim = min(took, self._previous_claim), took
         self.horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * usual))
@@ -54,7 +54,7 @@ class Prefetch:
         passed = now - self._since
         if passed >= _RATE_WINDOW:
             rate = self._ended / passed
-            # The number of claimed tasks limits the measured rate, so a rising rate is adopted at once.
+            # The number of claimed tasks limits the measured rate, so a rising rate is adopted immediately.
             self._rate = max(rate, _OLD_RATE_WEIGHT * self._rate + (1 - _OLD_RATE_WEIGHT) * rate)
             self._since, self._ended = now, 0
         return min(self._limit, int(self._rate * self.horizon))
@@ -69,8 +69,8 @@ class OvertakenTypes:
     """Types whose tasks do not start because the tasks of other types rank before them.
 
     A claim returns tasks of each type up to its limit, so also some that rank behind thousands of another type. They
-    would wait for a slot in vain, go back to the store and be claimed again. Instead, while no slot is free, the worker
-    does not prefetch these types, and claims the store's first task of all types now and then.
+    would get no slot, be released and be claimed again. Instead, while no slot is free, the worker does not prefetch
+    these types, and periodically claims the store's first task of all types.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -85,7 +85,7 @@ class OvertakenTypes:
         self._until.pop(type, None)
 
     def unstarted(self, type: str, since: float) -> None:
-        """Record a task that has waited for a slot in vain since an instant."""
+        """Record a task that has been waiting for a slot since this time and got none."""
         if self._began.get(type, since) <= since and any(at > since for at in self._began.values()):
             self._until[type] = self._clock() + _OVERTAKEN_PERIOD
 
@@ -199,10 +199,10 @@ class ClaimPlan:
     def _startable(self, limit: int) -> tuple[int, dict[str, int]]:
         """How many tasks will start within the prefetch horizon: in total, and by type.
 
-        A task of any type starts at once in a free slot. Beyond that, only tasks of quick types are prefetched.
-        While quick tasks are prefetched, slow types share the slots that slow tasks do not use. These slots become
-        free soon, and without this share prefetched quick tasks would starve slow ones. A type counts as slow until a
-        task of it has ended.
+        A task of any type starts immediately in a free slot. Beyond that, only tasks of quick types are prefetched.
+        While quick tasks are prefetched, slow types share the slots that slow tasks do not use. These slots become free
+        soon, and without this share prefetched quick tasks would starve slow ones. A type counts as slow until one of
+        its tasks has finished.
         """
         free, waiting = self._queue.free, self._queue.waiting()
         quick = {type: self.prefetch.ahead_of(type) for type in self._scope.types}

@@ -74,7 +74,7 @@ class Limits(RateLimits):
         A type with a high rate collects the tokens of `_TOKEN_INTERVAL`, so that it does not cost a claim per token.
         """
         now = self._clock()
-        # Cleared: a full or paused worker builds no request, and must not wake up again and again for tokens it has.
+        # Cleared: a full or paused worker builds no request, and must not wake up repeatedly for tokens it has.
         omitted, self._omitted = self._omitted, set()
         spent = [bucket for type, bucket in self._buckets.items() if bucket.available(now) < 1 or type in omitted]
         return min([longest, *(max(0.001, bucket.wait(max(1.0, bucket.rate * _TOKEN_INTERVAL))) for bucket in spent)])
@@ -98,7 +98,8 @@ class ClaimScope:
         self.limits = Limits(clock)
         self._control = Controls()
         self.read_at = float("-inf")
-        self._reads, self._last_read = count(1), 0  # two reads may be in progress at once
+        self.is_known = False  # the controls were read at least once
+        self._reads, self._last_read = count(1), 0  # two reads may be in progress concurrently
         self.queues = settings.queues
         self._types: tuple[str, ...] = ()
         self.refresh()
@@ -134,6 +135,7 @@ class ClaimScope:
             self.queues = tuple(queue for queue in queues if queue not in control.paused_queues)[:MAX_NAMES]
             if not self.queues:
                 self._types = ()
+        self.is_known = True
 
     async def _queues_with_tasks(self, control: Controls) -> list[str]:
         """Queues that are not paused, those with pending tasks first, because a server limits the queues of a claim."""

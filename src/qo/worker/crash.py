@@ -39,7 +39,7 @@ from qo.worker.store_calls import bounded
 if TYPE_CHECKING:
     from qo.client import Client
 
-log = logging.getLogger("qo.fleet")
+log = logging.getLogger("qo.supervisor")
 _REPORT_MARGIN = 10.0  # seconds beyond the report's timeout, after which the process is killed
 _PAGE_SIZE = 500
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.2, 5.0  # seconds between attempts while the store is unreachable
@@ -59,7 +59,7 @@ class CrashReport(Struct, frozen=True, kw_only=True):
 
 
 class CrashSettlement(Struct, frozen=True, kw_only=True):
-    """How many tasks were charged with the failure, set apart to run alone, and released."""
+    """How many tasks failed, will run alone, and were released."""
 
     charged: int = 0
     set_apart: int = 0
@@ -69,7 +69,7 @@ class CrashSettlement(Struct, frozen=True, kw_only=True):
 def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
     """The runs that may have caused the death. `holder` is the thread that held the GIL, if known.
 
-    A handler in a child process can hardly kill the worker, so it is a suspect only if there is no other.
+    A handler in a child process is unlikely to kill the worker, so it is a suspect only if there is no other.
     """
     runs = list(runs)
     inside = [run for run in runs if run.executor is not Executor.PROCESS]
@@ -97,12 +97,12 @@ async def send(report: CrashReport) -> None:
             process.kill()
     about = {"worker_id": report.worker_id}
     if process.returncode == 0:
-        told = msgspec.msgpack.decode(out, type=CrashSettlement)
+        settlement = msgspec.msgpack.decode(out, type=CrashSettlement)
         for line in errors.decode(errors="replace").splitlines():  # its log: one line per task
             log.warning("%s", line, extra=about)
         log.warning(
             "worker %s %s: %d of its tasks failed, %d will run alone, %d were handed back",
-            report.worker_id, report.cause, told.charged, told.set_apart, told.released, extra=about,
+            report.worker_id, report.cause, settlement.charged, settlement.set_apart, settlement.released, extra=about,
         )  # fmt: skip
     else:
         lines = errors.decode(errors="replace").strip().splitlines() or ["no output"]
@@ -120,7 +120,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
 
     A task that is no suspect is released. A single suspect fails. Of several suspects, each runs alone next time, and
     fails if it ran alone already. The same holds for a single suspect if the report is uncertain. A suspect that no
-    child process can run fails at once, because it could not run alone next time, unless the report is uncertain.
+    child process can run fails immediately, unless the report is uncertain, because it could not run alone next time.
     """
     if task.id not in report.suspects:
         return release(task, None)
@@ -134,7 +134,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
 
 async def settle(client: "Client", report: CrashReport) -> CrashSettlement:
     """Fail, set apart or release every task that the dead process held. Raises StorageError."""
-    engine, leases, told = client.engine, set(report.leases), CrashSettlement()
+    engine, leases, settlement = client.engine, set(report.leases), CrashSettlement()
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
     pages = find_pages(engine, where, page_size=_PAGE_SIZE)
     held = [task async for page in pages for task in page if task.lease_id in leases]
@@ -144,13 +144,13 @@ async def settle(client: "Client", report: CrashReport) -> CrashSettlement:
         for task, change, landed in zip(some, changes, await engine.apply(changes), strict=True):
             if landed:
                 client.transitions.settled(task, change)
-                told = _counted(told, change)
-    return told
+                settlement = _counted(settlement, change)
+    return settlement
 
 
-def _counted(told: CrashSettlement, change: Change) -> CrashSettlement:
+def _counted(settlement: CrashSettlement, change: Change) -> CrashSettlement:
     name = "charged" if change.failures is not None else "set_apart" if change.error is not None else "released"
-    return msgspec.structs.replace(told, **{name: getattr(told, name) + 1})
+    return msgspec.structs.replace(settlement, **{name: getattr(settlement, name) + 1})
 
 
 async def report_crash(report: CrashReport) -> CrashSettlement:
@@ -173,8 +173,8 @@ async def report_crash(report: CrashReport) -> CrashSettlement:
 
 def main() -> None:
     report = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=CrashReport)
-    told = asyncio.run(report_crash(report))
-    sys.stdout.buffer.write(msgspec.msgpack.encode(told))
+    settlement = asyncio.run(report_crash(report))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(settlement))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Executors:
         self.queue.put([run for run in runs if self._assign(run)], cut=cut, is_full=is_full, others=others)
 
     def start_first(self, run: Run) -> None:
-        """Start a run before those that wait."""
+        """Start a run before the waiting ones."""
         if self._assign(run):
             self.queue.put_first(run)
 
@@ -167,7 +167,7 @@ class Executors:
                 executor.tick()
         for recovered in self._stalled:
             if not recovered.is_stalled() and not recovered.live():
-                recovered.close()  # its lifespan ends now, and not with the worker
+                recovered.close()  # its lifespan ends now, not when the worker stops
         self._stalled = [each for each in self._stalled if each.is_alive()]
         loop = self._made.get(Executor.ASYNC)
         if isinstance(loop, LoopExecutor) and loop.is_stalled():
@@ -189,7 +189,7 @@ class Executors:
         return None
 
     async def close(self) -> None:
-        """Close all executors at once, so that all of them together get the time of one to end.
+        """Close all executors concurrently, so that together they need only the time of one.
 
         Child processes and event loops with a lifespan get LEAVE_TIMEOUT more.
         """

@@ -21,7 +21,7 @@ _START_REPORT_DELAY = 1.0  # seconds a handler runs before its start is written 
 _MAX_RETRY_PAUSE = 1.0  # seconds until a failed renewal is retried
 _CLAIM_FACTOR = 4  # a lease lasts this many claims, to receive the tasks and to renew their leases in time
 _MAX_LENGTH = 60.0  # seconds; a slower store counts as unreachable
-_DECAY = 0.98  # per claim; slow, because a claim that returns nothing is quick and says little about the next one
+_DECAY = 0.98  # per claim; slow, because a claim that returns nothing is quick and does not predict the next one
 
 
 class LeaseLength:
@@ -69,8 +69,8 @@ class LeaseKeeper:
         self._engine, self._leased_runs = engine, leased_runs
         self._executors, self._settler = executors, settler
         self._lease, self._clock = lease, clock
-        self._none_overdue_before = float("-inf")  # no held lease ends before this instant
-        self.on_unstarted: Callable[[Run], None] = lambda _: None  # called with a run that waited for a slot in vain
+        self._none_overdue_before = float("-inf")  # no held lease expires before this time
+        self.on_unstarted: Callable[[Run], None] = lambda _: None  # called with a run that got no slot in time
         self.on_dropped: Callable[[Run], None] = lambda _: None  # called with a run that has ended and is not settled
         self.on_lost: Callable[[list[Run]], Awaitable[None]] = _ignore  # called once the runs are stopped
 

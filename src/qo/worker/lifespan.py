@@ -20,7 +20,7 @@ class LifespanFailed(QoError):
 
 
 class OpenLifespan:
-    """One instance of a lifespan. Its methods are called on its event loop, if not stated otherwise."""
+    """One instance of a lifespan. Its methods are called on its event loop, unless stated otherwise."""
 
     def __init__(self, function: LifespanFunction, worker_id: str, clock: Clock = boot_clock) -> None:
         self._function, self._worker_id = function, worker_id
@@ -65,7 +65,10 @@ class OpenLifespan:
             log.warning("the lifespan did not end within %g s", LEAVE_TIMEOUT)
 
     def is_entering(self) -> bool:
-        """Whether it has neither yielded nor failed, and ENTER_TIMEOUT is not over. From any thread."""
+        """Whether it has neither yielded nor failed, and ENTER_TIMEOUT has not passed.
+
+        May be called from any thread.
+        """
         return not self.entered.done() and self._clock() - self._opened_at <= ENTER_TIMEOUT
 
     def wait(self, timeout: float) -> WorkerContext:

@@ -5,12 +5,13 @@ import threading
 
 from qo.clock import iso
 from qo.log_output import is_of_qo
-from qo.model import plural
-from qo.model.text import LOG_LIMIT
+from qo.model.text import LOG_LIMIT, MAX_NOTICE_LENGTH, dropped_notice, storable_log
 from qo.running_task import running_attempt
 
 MAX_LINES = 100
-LONG_LINE = LOG_LIMIT // MAX_LINES - 1  # characters; MAX_LINES lines of this length fit into LOG_LIMIT
+LONG_LINE = (
+    LOG_LIMIT // MAX_LINES - 1
+)  # characters; MAX_LINES lines of this length fit into LOG_LIMIT if they are ASCII
 _MAX_SOURCES = 1000  # of pairs of a logger and a level
 
 
@@ -24,7 +25,7 @@ def add_line(lines: list[str], line: str) -> int:
         dropped = 0
     else:
         lines.append(line[-LOG_LIMIT:])
-        dropped = _drop_excess(lines)
+        dropped = _drop_excess(lines, LOG_LIMIT)
     if len(lines) > MAX_LINES:
         lines.pop(0)
         dropped += 1
@@ -35,29 +36,35 @@ def log_text(lines: list[str], dropped: int) -> str | None:
     """The last lines as one text, after the number of lines that were dropped. None if there are no lines."""
     if len(lines) == 1 and not dropped:
         return lines[0]
-    dropped += _drop_excess(lines)
-    if dropped:
-        return "\n".join([f"({plural(dropped, 'earlier line')} not kept)", *lines])
-    return "\n".join(lines) or None
+    dropped += _drop_excess(lines, LOG_LIMIT)
+    if not dropped:
+        return "\n".join(lines) or None
+    room = LOG_LIMIT - MAX_NOTICE_LENGTH  # a store keeps the end of a text that is too long, so the notice must fit
+    dropped += _drop_excess(lines, room)
+    return dropped_notice(dropped) + (storable_log("\n".join(lines), room) or "")
 
 
-def _drop_excess(lines: list[str]) -> int:
-    """Drop the oldest lines until the rest fits into LOG_LIMIT characters. Returns their number."""
-    size, dropped = sum(map(len, lines)) + len(lines) - 1, 0
-    while size > LOG_LIMIT and len(lines) > 1:
-        size -= len(lines.pop(0)) + 1
+def _drop_excess(lines: list[str], limit: int) -> int:
+    """Drop the oldest lines until the rest fits into `limit` bytes, or is one line. Returns their number."""
+    size, dropped = sum(map(_size, lines)) + len(lines) - 1, 0
+    while size > limit and len(lines) > 1:
+        size -= _size(lines.pop(0)) + 1
         dropped += 1
     return dropped
 
 
-class LinePrefixes:
-    """What a line begins with: time, level and logger, as in `2026-11-17T22:31:34.123Z info shop.mail: `.
+def _size(line: str) -> int:
+    return len(line) if line.isascii() else len(line.encode(errors="replace"))
 
-    Quick tasks log several lines in a millisecond, so the last prefix is kept, and the parts that it is made of.
+
+class LinePrefixes:
+    """The prefix of a line: time, level and logger, as in `2026-11-17T22:31:34.123Z info shop.mail: `.
+
+    Quick tasks log several lines in a millisecond, so the last prefix and its parts are cached.
     """
 
     def __init__(self) -> None:
-        # The millisecond of the last prefix, from its begin to its end, the logger, the level, and the prefix.
+        # The millisecond of the last prefix, from its start to its end, the logger, the level, and the prefix.
         self.last = 0.0, 0.0, "", "", ""
         self._second = -1, ""  # the last second formatted, and its text up to the milliseconds
         self._sources: dict[tuple[str, str], str] = {}  # level and logger as text, by logger and level; empty: of qo
@@ -79,7 +86,7 @@ class LinePrefixes:
         return prefix
 
     def _source(self, record: logging.LogRecord) -> str:
-        if len(self._sources) > _MAX_SOURCES:  # a program may make up names
+        if len(self._sources) > _MAX_SOURCES:  # a program may generate names
             self._sources.clear()
         source = "" if is_of_qo(record) else f" {record.levelname.lower()} {record.name}: "
         self._sources[record.name, record.levelname] = source
@@ -102,7 +109,7 @@ class LogCapture(logging.Handler):
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without the filters of the base class: many tasks log a line or two and do little else."""
+        """Skips the filters of the base class, because many tasks log a line or two and do little else."""
         attempt = running_attempt.get(None)
         if attempt is not None:
             try:

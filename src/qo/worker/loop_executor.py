@@ -187,7 +187,7 @@ class LoopExecutor:
     def is_stalled(self) -> bool:
         """Ping the loop. Returns True if it has not answered for STALL_TIMEOUT: a handler blocks it.
 
-        A lifespan may block it for longer while it is entered. On another loop it would only start again.
+        A lifespan may block it for longer while it is entered. On another loop it would only start over.
         """
         if self._abandoned:
             return False
@@ -218,13 +218,13 @@ class LoopExecutor:
             self.abandon(run)
 
     def close(self) -> None:
-        """Stop the loop, if it is not stopped already. A blocked thread ends when it unblocks, or with the process."""
+        """Stop the loop, unless it is already stopped. A blocked thread ends when it unblocks, or with the process."""
         if not self._abandoned:
             self._abandoned = True
             self._loop.call_soon_threadsafe(_stop, self._loop)
 
     def is_alive(self) -> bool:
-        """Whether the thread of the loop has not ended."""
+        """Whether the thread of the loop is still running."""
         return self._thread.is_alive()
 
     def join(self, timeout: float) -> None:

@@ -75,7 +75,7 @@ class _Child:
             return "the process ended while it entered the lifespan"
 
     def end(self) -> None:
-        """End the process. Hooks get some time: a lifespan has to end, and middleware may have buffered something."""
+        """End the process. Hooks get some time, because a lifespan has to end and middleware may have buffered data."""
         self.connection.close()
         if self._has_hooks:
             self.process.join(lifespan.LEAVE_TIMEOUT + 1.0)
@@ -162,7 +162,7 @@ class ProcessExecutor(ThreadExecutor):
         return ""
 
     def _exchange(self, child: _Child, run: Run) -> RunOutcome | None:
-        """Have the child run the task. Returns None if the child died."""
+        """Let the child run the task. Returns None if the child died."""
         module, name = name_of(run.handler.function)
         request = ChildRequest(
             task=run.task,

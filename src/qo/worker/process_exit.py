@@ -1,4 +1,4 @@
-"""How a worker process ends: its exit codes, from which the supervisor learns the reason, and `os._exit` in handlers.
+"""How a worker process exits: its exit codes, which report the reason to the supervisor, and `os._exit` in handlers.
 
 In a handler or hook `os._exit` would end the worker and all its tasks; while a worker runs, it only ends the attempt or
 the hook. Elsewhere, in a forked child and in a worker's child processes it ends the process as usual.

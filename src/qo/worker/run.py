@@ -27,10 +27,9 @@ from qo.model import (
 from qo.model.task import LONGEST
 from qo.running_task import ProgressReport
 from qo.tasks import Handler
-from qo.worker.attempt_loop import AttemptLoop
+from qo.worker.handler_thread import AttemptLoop, ThreadException
 from qo.worker.log_capture import LONG_LINE, add_line
 from qo.worker.process_exit import Exited
-from qo.worker.thread_exception import ThreadException
 
 log = logging.getLogger("qo.worker")
 
@@ -45,8 +44,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     kind: FailureKind = FailureKind.ERROR  # of `error`
     permanent: bool = False  # do not retry
     after: float | None = None  # seconds until the retry
-    group: str | None = None  # handed back with a group that the task was submitted without
-    handed_back: bool = False  # did not run, or not to its end; does not count as a failure
+    group: str | None = None  # the group to release the task with, if it was submitted without one
+    handed_back: bool = False  # did not run, or not to completion; does not count as a failure
     apart: bool = False  # another task may be the cause: not a failure, and the task runs alone next time
 
 
@@ -104,7 +103,7 @@ class Run:
         self.lease_until = lease_until  # counted from the moment the claim or renewal was sent: the earliest end
         self.began: float | None = None  # set right before the handler is called
         self.ended: float | None = None  # set when the handler has ended or was abandoned
-        self.start_by = float("inf")  # a fleet limit allows no later start
+        self.start_by = float("inf")  # a fleet limit does not allow a later start
         self.ends_at: float | None = None  # when the timeout is reached
         self.handle: object = None  # what the executor cancels: an asyncio task or a thread id
         self.loop: AttemptLoop | None = None  # on which the middleware of a plain function runs
@@ -120,7 +119,7 @@ class Run:
             str
         ] = []  # the last ones that the handler logged, if a worker of this process captures them
         self.dropped_lines = 0  # earlier ones
-        self.start_reported = False  # the store knows that the handler has begun
+        self.start_reported = False  # the start of the handler is stored
         self.slot: int | None = None  # its entry in the run table
 
     @property

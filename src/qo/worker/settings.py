@@ -7,12 +7,12 @@ from qo.model import LEASE
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
     id: str | None = None  # None: generated
-    concurrency: int = 10  # tasks that run at once
+    concurrency: int = 10  # tasks that run concurrently
     queues: tuple[str, ...] = ()  # empty: all
     types: tuple[str, ...] = ()  # empty: all types with handlers
     capabilities: tuple[str, ...] = ()
     capture_logs: bool = False  # store the last log lines of each attempt; adds a handler to the root logger
-    shards: tuple[str, ...] = ()  # shown in the registration; the URL of the bucket decides what is claimed
+    shards: tuple[str, ...] = ()  # shown in the registration; the URL of the bucket determines what is claimed
     lease: float = LEASE  # seconds; renewed every third of it
     grace: float = 30.0  # seconds a shutdown waits for running tasks before it releases them
     drain: bool = False  # stop when no task is due and no retry is pending
@@ -21,5 +21,5 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     prefetch: int = 2000  # tasks held beyond the running ones at most; only quick tasks are prefetched
     # Seconds after which a due task of a type that was never registered is failed; None: it stays pending.
     fail_unknown_types: float | None = None
-    stuck_after: float = 120.0  # seconds without an answer to a claim after which the worker ends
+    stuck_after: float = 120.0  # seconds without an answer to a claim after which the worker stops
     tasks_per_process: int = 1000  # a child process is replaced after this many tasks

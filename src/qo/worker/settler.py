@@ -156,7 +156,7 @@ class Settler:
 
 
 def _without_values(run: Run, change: Change) -> Change:
-    """Instead of a change whose values cannot be stored. A task whose result is lost has failed."""
+    """Replaces a change whose values cannot be stored. A task whose result is lost has failed."""
     if change.result is None:
         return replace(change, log=None)
     return fail(run.task, "result: the store refuses it because of its size", started_at=change.started_at)

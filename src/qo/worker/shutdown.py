@@ -22,7 +22,10 @@ _ABORT_TIMEOUT = 2.0  # seconds for handing them back after an abort
 
 
 class StopSignal:
-    """The requests to stop and to abort. `wake` is set with each of them, so that the claim loop sees it at once."""
+    """The requests to stop and to abort.
+
+    `wake` is set with each of them, so that the claim loop sees it immediately.
+    """
 
     def __init__(self, wake: asyncio.Event) -> None:
         self._wake = wake
@@ -65,7 +68,7 @@ class StopSignal:
 
 
 class Shutdown:
-    """What a worker does between the request to stop and its end."""
+    """Shuts a worker down after the request to stop."""
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class Shutdown:
             await self._registration.leave()
 
     async def _wait_for_runs(self) -> None:
-        """Wait until no run is left, the grace period is over, or the worker is aborted."""
+        """Wait until no run is left, the grace period has ended, or the worker is aborted."""
         until = self._clock() + self._grace
         while len(self._leased_runs) and not self._signal.is_aborting and (left := until - self._clock()) > 0:
             self._changed.clear()

@@ -59,7 +59,7 @@ class StartQueue:
         """Add the runs of one claim, in its order. A later claim may return tasks that rank before them.
 
         The store may hold more tasks of the types in `cut`, and more of every type if `is_full`. `others` are tasks of
-        the claim that do not wait here: they go back, or have an instant of their own.
+        the claim that do not wait here: they go back, or have their own start time.
         """
         entries = []
         reached = float("-inf")
@@ -78,7 +78,7 @@ class StartQueue:
         self.dispatch()
 
     def _keep_turns(self, entries: Collection[tuple[float, int, Run]]) -> None:
-        """Let runs whose groups have had their turn start before later ones of their type, whatever the ranks."""
+        """Let runs whose groups have their turn start before later ones of their type, regardless of rank."""
         lowest: dict[str, float] = {}
         for rank, _, run in entries:
             if run.handler.options.fair_by is not None:
@@ -268,7 +268,10 @@ class StartQueue:
         return rank > self._barrier and run.handler.options.fair_by is None
 
     def _last_rank(self, type: str) -> float:
-        """The last rank of the waiting runs of this type; -inf if there are none: the store may hold one before any."""
+        """The last rank of the waiting runs of this type; -inf if there are none:
+
+        the store may hold a task that ranks before any.
+        """
         return max((rank for rank, _, run in self._waiting if run.task.type == type), default=float("-inf"))
 
     def is_next(self, puller: Puller) -> bool:

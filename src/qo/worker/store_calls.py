@@ -53,7 +53,9 @@ def idle_interval(took: float, shortest: float, longest: float) -> float:
 
 
 async def bounded(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    """Await `work` for at most `seconds`, then cancel it without waiting for its end. Returns True if it ended in time.
+    """Await `work` for at most `seconds`, then cancel it without waiting for it to finish.
+
+    Returns True if it ended in time.
 
     Raises what `work` raises.
     """

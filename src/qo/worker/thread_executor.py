@@ -15,10 +15,9 @@ from qo.errors import Cancelled
 from qo.hooks import Hooks, WorkerContext, call_through, working
 from qo.running_task import running, running_attempt
 from qo.tasks import Executor
-from qo.worker.attempt_loop import AttemptLoop, call_without_loop
+from qo.worker.handler_thread import AttemptLoop, ThreadException, call_without_loop
 from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, encode_result
 from qo.worker.start_queue import StartQueue
-from qo.worker.thread_exception import ThreadException
 
 log = logging.getLogger("qo.worker")
 
@@ -94,7 +93,7 @@ class ThreadExecutor:
             return self._handed.popleft() if self._handed else None
 
     def _attempt(self, run: Run, state: object) -> bool:
-        """Run one task. Returns False if the run was abandoned meanwhile, so the thread must end."""
+        """Run one task. Returns False if the run was abandoned in the meantime, so the thread must end."""
         if len(self._queue) and (self._usual > _MAX_QUICK_RUN or not self._queue.is_next(self)):
             self._queue.dispatch()
         run.handle = threading.get_ident()
@@ -213,6 +212,6 @@ def _wake(run: Run) -> None:
 
 
 def _enter(run: Run) -> None:
-    """Set what handlers ask for in the context of their attempt."""
+    """Set the context variables that handlers read during their attempt."""
     running.set(run.task)
     running_attempt.set(run)

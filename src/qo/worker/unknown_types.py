@@ -53,7 +53,7 @@ class UnknownTypes:
         self._lanes: frozenset[tuple[str, str]] = frozenset()  # queues and types that the last check has found
         self._unknown: frozenset[str] = frozenset()  # of these, the ones that were never registered, if they are failed
         self._warned_at = float("-inf")
-        self._checking = asyncio.Lock()  # a drain checks beside `check_regularly`
+        self._checking = asyncio.Lock()  # a drain checks concurrently with `check_regularly`
 
     async def check_regularly(self, controls: ControlsReader, calls: StoreCalls) -> None:
         """Check until cancelled. Pauses are applied first, because tasks of a paused type are left alone."""
@@ -95,7 +95,7 @@ class UnknownTypes:
             return
         self._warned_at = self._clock()
         log.warning(
-            "no running worker handles the types of %d pending %s: %s. They wait for such a worker; cancel them"
+            "no running worker handles the types of %d pending %s: %s. Start a worker that handles them, cancel them"
             " with qo cancel, or start a worker with --fail-unknown-types to fail types that were never registered",
             pending.total(),
             "task" if pending.total() == 1 else "tasks",
@@ -151,7 +151,8 @@ class UnknownTypes:
             where = Filter(statuses=(Status.PENDING,), types=tuple(types[start : start + MAX_NAMES]))
             async for page in find_pages(self._engine, where, page_size=_PAGE_SIZE, created_before=created_before):
                 due = [task for task in page if self._is_overdue(task, after)]
-                known = await self._known(frozenset(task.type for task in due))  # a worker may have started meanwhile
+                # A worker may have started in the meantime.
+                known = await self._known(frozenset(task.type for task in due))
                 failed += await self._reject([task for task in due if task.type not in known])
         return failed
 

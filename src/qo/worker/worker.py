@@ -24,13 +24,12 @@ from qo.worker.cancellation import CancellationWatch
 from qo.worker.claim_loop import ClaimLoop, DrainCheck
 from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
-from qo.worker.declared_schedules import DeclaredSchedules
 from qo.worker.executors import Executors, WorkerCancelled
 from qo.worker.lease_keeper import LeaseKeeper
 from qo.worker.log_capture import CAPTURE
 from qo.worker.process_executor import check_hooks, check_reachable
 from qo.worker.process_exit import confined
-from qo.worker.registration import Registration
+from qo.worker.registration import DeclaredSchedules, Registration
 from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns, RunTable
 from qo.worker.settings import WorkerSettings
@@ -47,7 +46,7 @@ _CANCEL_TIMEOUT = 0.5  # seconds for cancelled background tasks to end
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):
-    """What a worker does at this moment."""
+    """The current state of a worker."""
 
     running: tuple[str, ...]  # ids of the tasks whose handlers run, whether or not their leases are still held
     waiting: int  # claimed tasks that have not started
@@ -340,7 +339,7 @@ async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[list[as
 
 
 async def _unless_failed(main: Coroutine[Any, Any, None], background: list[asyncio.Task[None]]) -> None:
-    """Run `main` to its end, unless a background task ends first. Raises what that task raised."""
+    """Run `main` to completion, unless a background task ends first. Raises what that task raised."""
     running = asyncio.create_task(main)
     try:
         await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)

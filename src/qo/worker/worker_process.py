@@ -1,4 +1,4 @@
-"""The supervisor's side of one worker process: start, watch, kill if it does not answer, settle its tasks if it died.
+"""The supervisor's side of one worker process: start, watch, kill if it hangs, settle its tasks if it died.
 
 The supervisor runs no handler and does not import the program, so no handler can affect it.
 """
@@ -18,13 +18,13 @@ from qo.worker.crash import CrashReport, suspects_of
 from qo.worker.process_exit import BROKEN, CANCELLED
 from qo.worker.run_table import Phase, RunEntry, RunTable
 
-log = logging.getLogger("qo.fleet")
-RUNS = "QO_FLEET_RUNS"  # environment variable with the descriptor of the shared run table
+log = logging.getLogger("qo.supervisor")
+RUNS = "QO_SUPERVISOR_RUNS"  # environment variable with the descriptor of the shared run table
 
-# In seconds, if not stated otherwise.
+# In seconds, unless stated otherwise.
 _CHECK_INTERVAL = 0.25
 _MAX_CHECK_GAP = 1.0  # a longer gap between checks means that the supervisor was stopped or the machine slept
-_MAX_SILENCE, _MAX_SILENCE_LEASES = 10.0, 1 / 3  # a silent process is killed after the longer of both; second in leases
+_MAX_SILENCE, _MAX_SILENCE_LEASES = 10.0, 1 / 3  # a silent process is killed after the longer; the second in leases
 _MAX_OVERDUE_SILENCE, _MAX_OVERDUE = 4.0, 3.0  # or after the first, if a run exceeds its timeout by the second
 _SAMPLE_DELAY = 1.0  # of silence before the CPU time of the threads is read
 _MIN_HOLDER_CPU = 0.3  # part of a CPU that a thread must have used to count as the holder of the GIL
@@ -82,7 +82,10 @@ class WorkerProcess:
         return self._clock() - max(min(self._table.beats), self._resumed_at)
 
     def kill(self) -> None:
-        """Kill the process because its time to end is over or the user asked for it. No handler counts as the cause."""
+        """Kill the process because its time to exit is over or the user requested it.
+
+        No handler counts as the cause.
+        """
         if self.process.returncode is None and self._kill_reason is None:
             self._is_shut_down = True
         self.send_signal(signal.SIGKILL)
@@ -110,12 +113,12 @@ class WorkerProcess:
             await asyncio.sleep(_CHECK_INTERVAL)
 
     def check(self) -> bool:
-        """Kill the process if it does not answer. Returns True if it was killed."""
+        """Kill the process if it does not respond. Returns True if it was killed."""
         if self._kill_reason is not None:
             return True
         now = self._clock()
         if now - self._checked_at > _MAX_CHECK_GAP:
-            self._resumed_at = now  # the process was probably stopped too, so its silence is counted anew
+            self._resumed_at = now  # the process was probably stopped too, so its silence is counted from now
         self._checked_at = now
         if self._table.phase is Phase.ENDED:
             self._ended_at = self._ended_at or now
@@ -143,7 +146,7 @@ class WorkerProcess:
             return None
         if state_of(self.process.pid) == "t":  # stopped by a debugger
             return None
-        return f"did not answer for {silence:.1f} s"
+        return f"did not respond for {silence:.1f} s"
 
     def _inside(self) -> list[RunEntry]:
         return [run for run in self._table.runs() if run.executor is not Executor.PROCESS and not run.abandoned]

@@ -1,23 +1,25 @@
-"""An engine that keeps workflows going. Every client has one around the engine of its store.
+"""An engine that advances workflows. Every client wraps the engine of its store in one.
 
 The id of a task shows whether it belongs to a workflow, so other tasks cost one comparison. For tasks of workflows
 
-- `apply` lets children follow the tasks that have ended, and lets replayed tasks wait for their parents again;
+- `apply` releases or cancels the children of finished tasks, and makes replayed tasks wait for their parents again;
 - `claim` fills payloads with results of parents;
 - `delete` removes the graph with the last task.
 
-Behind `http://` the server does the first and the last, and the client the second, because only it can decrypt.
+With `http://` the server does the first and the last, and the client does the second, because only the client can
+decrypt.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from qo.backoff import Backoff
-from qo.engine import Engine
+from qo.engine import Engine, get_in_steps
 from qo.errors import EncryptedValue, InvalidWorkflow, QoError, StorageError
 from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
@@ -27,6 +29,7 @@ from qo.model import (
     Change,
     ClaimRequest,
     Guard,
+    NodeAddress,
     NodeState,
     Status,
     Task,
@@ -41,7 +44,7 @@ from qo.model import (
     was_told_to_wait,
 )
 from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, extend_graph, mark_open
-from qo.workflows.result_arguments import ParentRunsError, with_results
+from qo.workflows.result_arguments import ParentRunsError, wanted_parents, with_results
 from qo.workflows.tracker import WorkflowTracker, state_of_change
 
 log = logging.getLogger("qo.workflows")
@@ -49,8 +52,9 @@ _ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 _REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 10.0  # seconds, while the store is unreachable
 _APPLY_SIZE = 500  # changes in one request
-_RELEASE_DELAY = 1.0  # seconds until a task is claimed again whose parents could not be read
-_CLOSE_DEADLINE = 5.0  # seconds for what follows from the last changes
+_MAX_REQUESTS = 16  # concurrent reads of graphs
+_RELEASE_DELAY = 1.0  # seconds until a task is due again if its parents could not be read
+_CLOSE_DEADLINE = 5.0  # seconds to write the consequences of the last changes
 _NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
 
 
@@ -60,7 +64,7 @@ class WorkflowEngine(ForwardingEngine):
         self.tracker = WorkflowTracker(engine)
         if on_cancelled is not None:
             self.tracker.on_cancelled = on_cancelled
-        # By workflow whose tasks may not have followed a change yet: the tasks that were replayed.
+        # The replayed tasks, by workflow, of changes whose consequences may not be written yet.
         self._undone: dict[str, frozenset[int]] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._retrying: asyncio.Task[None] | None = None
@@ -120,7 +124,7 @@ class WorkflowEngine(ForwardingEngine):
             elif _is_replay(change):
                 replayed[address.token].add(address.node)
         if ended or replayed:
-            # The changes are stored, so what follows is written even if the caller no longer waits.
+            # The changes are stored, so their consequences are written even if the caller no longer waits.
             following = asyncio.create_task(self._follow(ended, replayed, epochs))
             self._following.add(following)
             following.add_done_callback(self._following.discard)
@@ -128,11 +132,11 @@ class WorkflowEngine(ForwardingEngine):
         return [answers.get(change.id, False) for change in changes]
 
     async def _prepare_replay(self, token: str, changes: Sequence[Change]) -> Sequence[Change]:
-        """Before tasks run again: let other processes forget that they had ended, and let children stay blocked."""
+        """Before tasks run again: invalidate their cached states elsewhere, and keep their children blocked."""
         try:
             graph = await extend_graph(self.engine, token, (), epoch=1)
         except InvalidWorkflow:
-            return changes  # the graph is gone: these are tasks like any other
+            return changes  # the graph was deleted: these are ordinary tasks
         await mark_open(self.engine, token, graph.created_at)
         await self._mark_children(graph, changes)
         prepared = []
@@ -145,14 +149,14 @@ class WorkflowEngine(ForwardingEngine):
         return prepared
 
     async def _mark_children(self, graph: WorkflowGraph, changes: Sequence[Change]) -> None:
-        """Let workers that claim a waiting child of a replayed task compare it with its parents again."""
+        """Make workers that claim a waiting child of a replayed task check its parents again."""
         replayed = {
             address.node
             for change in changes
             if _is_replay(change) and (address := node_address(change.id)) and address.token == graph.token
         }
         children = [index for index, node in enumerate(graph.nodes) if not replayed.isdisjoint(node.parents)]
-        # Also those that are to be replayed themselves: they may not have ended.
+        # Including children that are to be replayed themselves, because they may not have finished.
         marks = [mark_blocked(graph, child) for child in children]
         for start in range(0, len(marks), _APPLY_SIZE):
             await self.engine.apply(marks[start : start + _APPLY_SIZE])
@@ -181,7 +185,7 @@ class WorkflowEngine(ForwardingEngine):
         replayed: dict[str, set[int]],
         epochs: Mapping[str, int | None],
     ) -> None:
-        """Write what follows. The changes are stored, so an error here must not fail the call: it is tried again."""
+        """Write the consequences. The changes are stored, so an error here must not fail the call: it is retried."""
         undone = {token: replayed.get(token, set()) for token in ended.keys() | replayed.keys()}
         try:
             for token, nodes in list(undone.items()):
@@ -203,8 +207,8 @@ class WorkflowEngine(ForwardingEngine):
     async def _follow_replay(self, token: str, replayed: Collection[int]) -> None:
         if not replayed:
             return
-        # Between the two writes of the epoch a process may have read that these tasks had ended, and closed the
-        # workflow. Now it forgets this.
+        # Between the two writes of the epoch a process may have read these tasks as finished and closed the workflow.
+        # The second write invalidates that.
         with suppress(InvalidWorkflow):
             graph = await extend_graph(self.engine, token, (), epoch=1)
             await mark_open(self.engine, token, graph.created_at)
@@ -223,7 +227,7 @@ class WorkflowEngine(ForwardingEngine):
                 self._undone[token] = self._undone.pop(token)  # others may be readable
             else:
                 backoff.reset()
-                if self._undone[token] is replayed:  # otherwise more has been left undone meanwhile
+                if self._undone[token] is replayed:  # otherwise more work was added in the meantime
                     del self._undone[token]
 
     # --- claiming
@@ -236,32 +240,67 @@ class WorkflowEngine(ForwardingEngine):
         return tasks
 
     async def _filled(self, tasks: Sequence[Task]) -> list[Task]:
-        """The tasks with the results that they need. Tasks without them go back, or fail if they cannot get them."""
-        filled, loaded = [], set[str]()
+        """The tasks with their results. A task without them is released, or fails if it cannot get them."""
+        filled = []
         try:
+            parents = await self._parents_of([task for task in tasks if needs_results(task.id)])
             for task in tasks:
                 is_special = needs_results(task.id) or was_told_to_wait(task)
-                filled += await self._fill(task, loaded) if is_special else [task]
+                filled += await self._fill(task, parents.get(task.id)) if is_special else [task]
         except BaseException:
             await asyncio.shield(self.engine.apply([release(task, None) for task in tasks]))
             raise
         return filled
 
-    async def _fill(self, task: Task, loaded: set[str]) -> list[Task]:
-        """`loaded` are the workflows whose graphs were read after the claim."""
-        address = node_address(task.id)
-        if address is None or task.batch is None or not task.batch.endswith(address.token):
+    async def _parents_of(self, tasks: Sequence[Task]) -> "dict[str, _Parents | StorageError]":
+        """By the id of each task. If a parent cannot be read, only the tasks that need it are affected."""
+        together = await self._read_parents(tasks)
+        if not isinstance(together, StorageError) or len(tasks) == 1:
+            return {task.id: together for task in tasks}
+        found: dict[str, _Parents | StorageError] = {}
+        for start in range(0, len(tasks), _MAX_REQUESTS):
+            some = tasks[start : start + _MAX_REQUESTS]
+            alone = await asyncio.gather(*(self._read_parents([task]) for task in some))
+            found.update(zip((task.id for task in some), alone, strict=True))
+        return found
+
+    async def _read_parents(self, tasks: Sequence[Task]) -> "_Parents | StorageError":
+        """Read each graph and each parent once, however many of the tasks need it."""
+        addressed = [(task, address) for task in tasks if (address := _address(task))]
+        tokens = sorted({address.token for _, address in addressed})
+        try:
+            # A cached graph may belong to an earlier workflow with the same key, which was deleted.
+            graphs: dict[str, WorkflowGraph] = {}
+            for start in range(0, len(tokens), _MAX_REQUESTS):
+                for tracked in await asyncio.gather(*map(self.tracker.load, tokens[start : start + _MAX_REQUESTS])):
+                    if tracked is not None:
+                        graphs[tracked.graph.token] = tracked.graph
+            ids = {
+                task_id: None
+                for task, (token, index) in addressed
+                if token in graphs
+                for task_id in wanted_parents(graphs[token], index, task)
+            }
+            found: list[Task | None] = []
+            async for some in get_in_steps(self.engine, list(ids)):
+                found += some
+            return _Parents(graphs, dict(zip(ids, found, strict=True)))
+        except StorageError as error:
+            return error
+
+    async def _fill(self, task: Task, parents: "_Parents | StorageError | None") -> list[Task]:
+        address = _address(task)
+        if address is None:
             return [task]  # it only looks like a task of a workflow
         try:
             if was_told_to_wait(task) and not await self.tracker.may_start(*address):
                 raise ParentRunsError  # noqa: TRY301 - as from `with_results`
-            if not needs_results(task.id):
+            if parents is None:  # it needs no results
                 return [task]
-            if address.token not in loaded:
-                # A graph that is remembered may belong to an earlier workflow with the same key, which was deleted.
-                await self.tracker.load(address.token)
-                loaded.add(address.token)
-            return [await with_results(self.engine, self.tracker, *address, task)]
+            if isinstance(parents, StorageError):
+                raise parents
+            graph = parents.graphs.get(address.token)
+            return [await with_results(self.tracker, graph, address.node, task, parents.tasks)]
         except StorageError as error:
             log.warning("task %s: the results of its parents cannot be read: %s", task.id, error)
             change = release(task, _RELEASE_DELAY)
@@ -275,7 +314,7 @@ class WorkflowEngine(ForwardingEngine):
         with suppress(StorageError):  # otherwise its lease expires
             await self.apply([change])
             if change.run_at == BLOCKED_AT:
-                await self._follow({}, {address.token: set()}, {})  # the parent may have completed meanwhile
+                await self._follow({}, {address.token: set()}, {})  # the parent may have completed in the meantime
         return []
 
     # --- deleting
@@ -288,7 +327,7 @@ class WorkflowEngine(ForwardingEngine):
         return await self.engine.delete(ids)
 
     async def _forget_if_last(self, token: str, deleted: frozenset[str]) -> None:
-        """Drop the graph if only these tasks are left of its workflow, before they are deleted.
+        """Drop the graph if these are the last tasks of its workflow, before they are deleted.
 
         If the process dies in between, tasks without a graph remain, which retention deletes like any other.
         """
@@ -304,6 +343,17 @@ class WorkflowEngine(ForwardingEngine):
         if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
             await self.engine.drop_note(GRAPHS + token)
             await self.engine.drop_note(OPEN_WORKFLOWS + token)
+
+
+class _Parents(NamedTuple):
+    graphs: Mapping[str, WorkflowGraph]  # by token
+    tasks: Mapping[str, Task | None]  # by id
+
+
+def _address(task: Task) -> NodeAddress | None:
+    """The place of a task in its workflow; None if only its id looks like it."""
+    address = node_address(task.id)
+    return address if address is not None and task.batch is not None and task.batch.endswith(address.token) else None
 
 
 def _moves(change: Change) -> bool:

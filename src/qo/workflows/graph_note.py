@@ -1,9 +1,10 @@
-"""The notes of a workflow: its graph, and a marker while some of its tasks have not ended.
+"""The notes of a workflow: its graph, and a marker while some of its tasks are unfinished.
 
 A graph is written once and then only extended. It contains types and names of arguments, but no payload. The marker
 lets the monitor find the workflows that it must check, and keeps retention from deleting their tasks.
 """
 
+import asyncio
 import heapq
 import zlib
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from qo.backoff import Backoff
+from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, InvalidWorkflow, StorageError
 from qo.model import (
@@ -32,11 +35,12 @@ OPEN_WORKFLOWS = "workflows-open/"
 _FORMAT = b"qo-workflow-1:"
 _MAX_NOTE_SIZE = 512 * 1024  # bytes; a server accepts notes of up to 1 MiB
 _MAX_DECODED_SIZE = 64 * 1024 * 1024  # bytes; more would be damage
-_MAX_ATTEMPTS = 50  # concurrent additions to one workflow
+_CONFLICT_DEADLINE = 60.0  # seconds in which a change of a graph must succeed while other processes change it too
+_MIN_CONFLICT_PAUSE, _MAX_CONFLICT_PAUSE = 0.002, 0.5  # seconds
 
 
 class OpenWorkflow(Struct, frozen=True, kw_only=True):
-    """The marker of a workflow in which a task has not ended."""
+    """The marker of an unfinished workflow."""
 
     created_at: Instant  # when the submission began
 
@@ -77,7 +81,7 @@ def encode_graph(graph: WorkflowGraph) -> bytes:
     if edges > MAX_WORKFLOW_EDGES:
         raise InvalidWorkflow(
             f"workflow {graph.name!r} has {edges:,} dependencies, the limit is {MAX_WORKFLOW_EDGES:,}; "
-            "let tasks wait for one task that collects the others"
+            "make tasks depend on one task that collects the others"
         )
     try:
         _check_order(graph.nodes)
@@ -172,11 +176,11 @@ def _node(stored: _StoredNode, types: tuple[str, ...]) -> GraphNode:
 
 
 def _check_order(nodes: tuple[GraphNode, ...]) -> None:
-    """Raise ValueError unless every parent has a lower index than its children. A cycle cannot have."""
+    """Raise ValueError unless every parent has a lower index than its children, which excludes cycles."""
     for index, node in enumerate(nodes):
         bound = (parent for binding in node.bindings for parent in binding.parents)
         if not all(0 <= parent < index for parent in (*node.parents, *bound)):
-            raise ValueError(f"task {index} waits for a task that does not come before it")
+            raise ValueError(f"task {index} depends on a task that does not come before it")
 
 
 async def read_graph(engine: Engine, token: str) -> WorkflowGraph | None:
@@ -191,12 +195,12 @@ async def mark_open(engine: Engine, token: str, created_at: float) -> None:
 
 
 async def open_tokens(engine: Engine) -> frozenset[str]:
-    """The workflows in which a task has not ended."""
+    """The unfinished workflows."""
     return frozenset(note.name.removeprefix(OPEN_WORKFLOWS) for note in await engine.notes(OPEN_WORKFLOWS))
 
 
 async def newest_open_tokens(engine: Engine, limit: int) -> list[str]:
-    """The newest workflows in which a task has not ended."""
+    """The newest unfinished workflows."""
     found = await engine.notes(OPEN_WORKFLOWS)
     newest = heapq.nlargest(limit, found, key=_opened_at)
     return [note.name.removeprefix(OPEN_WORKFLOWS) for note in newest]
@@ -212,11 +216,13 @@ def _opened_at(note: Note) -> float:
 async def extend_graph(
     engine: Engine, token: str, nodes: tuple[GraphNode, ...] = (), *, epoch: int = 0, **fields: Any
 ) -> WorkflowGraph:
-    """Add nodes to a graph, and a number to its epoch, and set other fields.
+    """Add nodes to a graph, increase its epoch, and set other fields.
 
     Raises InvalidWorkflow if the graph would be too large or does not exist.
     """
-    for _ in range(_MAX_ATTEMPTS):
+    deadline = boot_clock() + _CONFLICT_DEADLINE
+    backoff = Backoff(_MIN_CONFLICT_PAUSE, _MAX_CONFLICT_PAUSE, jitter=(0.0, 1.0))
+    while True:
         note = await engine.read_note(GRAPHS + token)
         if note is None:
             raise InvalidWorkflow(f"the graph of workflow {token} no longer exists")
@@ -224,7 +230,10 @@ async def extend_graph(
         after = msgspec.structs.replace(before, nodes=before.nodes + nodes, epoch=before.epoch + epoch, **fields)
         try:
             await engine.write_note(note.name, encode_graph(after), expected=note.version)
-        except Conflict:
-            continue
-        return after
-    raise StorageError(f"the graph of workflow {token} is being changed by other processes; try again")
+        except Conflict as error:
+            if boot_clock() >= deadline:
+                problem = f"the graph of workflow {token} is being changed by other processes; try again"
+                raise StorageError(problem) from error
+            await asyncio.sleep(backoff.next())
+        else:
+            return after

@@ -2,52 +2,71 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from qo.codec import decode_value, is_sealed, sealed_key_id
-from qo.engine import Engine, get_in_steps
 from qo.errors import EncryptedValue, InvalidWorkflow
-from qo.model import Binding, Effect, ParentFailure, Status, Task, effect_of, node_state, was_started_alone
+from qo.model import (
+    Binding,
+    Effect,
+    GraphNode,
+    ParentFailure,
+    Status,
+    Task,
+    WorkflowGraph,
+    effect_of,
+    node_state,
+    was_started_alone,
+)
 from qo.workflows.tracker import WorkflowTracker
 
-_RAW = b"\x00"  # how stored raw data begins; see codec
+_RAW = b"\x00"  # the first byte of stored raw data; see codec
 
 
 class ParentRunsError(Exception):
     """A parent of a task was replayed and has not completed. The task must wait for it again."""
 
 
-async def with_results(engine: Engine, tracker: WorkflowTracker, token: str, index: int, task: Task) -> Task:
-    """The task with the results of its parents in its payload.
+def wanted_parents(graph: WorkflowGraph, index: int, task: Task) -> list[str]:
+    """The ids of the tasks whose results a task needs; none if only a client with the key can fill its payload."""
+    if is_sealed(task.payload) or index >= len(graph.nodes):
+        return []
+    return [graph.task_id(parent) for parent in _bound_parents(graph.nodes[index])]
 
-    A parent that did not complete counts as the result None. Raises StorageError, EncryptedValue if this process has
-    no key for a result, ParentRunsError if a parent was replayed and has not completed, and InvalidWorkflow for good.
+
+async def with_results(
+    tracker: WorkflowTracker, graph: WorkflowGraph | None, index: int, task: Task, parents: Mapping[str, Task | None]
+) -> Task:
+    """The task with the results of its parents in its payload. `parents` has what `wanted_parents` names, by id.
+
+    A parent that did not complete counts as the result None. Raises StorageError, EncryptedValue if this process has no
+    key for a result, ParentRunsError if a parent was replayed and has not completed, and InvalidWorkflow, which is
+    permanent.
     """
     if is_sealed(task.payload):
-        return task  # only a client with the key can fill it, and does so itself
-    graph = await tracker.graph(token, index)
-    if graph is None:
-        raise InvalidWorkflow("the graph of its workflow no longer exists, so that its arguments are not known")
+        return task  # only a client with the key can fill it
+    if graph is None or index >= len(graph.nodes):
+        raise InvalidWorkflow("the graph of its workflow no longer exists, so its arguments are unknown")
     node = graph.nodes[index]
-    bindings = node.bindings
-    wanted = sorted({parent for binding in bindings for parent in binding.parents})
     results: dict[int, msgspec.Raw] = {}
-    numbers = iter(wanted)
-    async for some in get_in_steps(engine, [graph.task_id(parent) for parent in wanted]):
-        for parent, number in zip(some, islice(numbers, len(some)), strict=True):
-            if parent is None and node.on_parent_failure is not ParentFailure.RUN:
-                raise InvalidWorkflow(f"its parent {graph.task_id(number)} was deleted, and with it the result")
-            if parent is not None and effect_of(node, number, node_state(parent)) is not Effect.MET:
-                # Without a replay, this means that a user started this task without the parent.
-                current = None if was_started_alone(task) else await tracker.load(token)
-                if current is not None and current.graph.epoch:
-                    raise ParentRunsError
-            results[number] = _argument(parent)
-    return replace(task, payload=fill(task.payload, bindings, results))
+    for number in _bound_parents(node):
+        parent = parents[graph.task_id(number)]
+        if parent is None and node.on_parent_failure is not ParentFailure.RUN:
+            raise InvalidWorkflow(f"its parent {graph.task_id(number)} was deleted, and with it the result")
+        if parent is not None and effect_of(node, number, node_state(parent)) is not Effect.MET:
+            # Without a replay, this means that a user started this task without the parent.
+            current = None if was_started_alone(task) else await tracker.load(graph.token)
+            if current is not None and current.graph.epoch:
+                raise ParentRunsError
+        results[number] = _argument(parent)
+    return replace(task, payload=fill(task.payload, node.bindings, results))
+
+
+def _bound_parents(node: GraphNode) -> list[int]:
+    return sorted({parent for binding in node.bindings for parent in binding.parents})
 
 
 def _argument(parent: Task | None) -> msgspec.Raw:
@@ -62,7 +81,7 @@ def _argument(parent: Task | None) -> msgspec.Raw:
 
 
 def fill(payload: bytes, bindings: Sequence[Binding], results: Mapping[int, msgspec.Raw]) -> bytes:
-    """The payload with results at the places of the bindings. Results are copied as text, whatever their size."""
+    """The payload with results at the places of the bindings. Results are copied as text, regardless of their size."""
     value = decode_value(payload)
     for binding in bindings:
         found = [results[parent] for parent in binding.parents]
@@ -76,5 +95,5 @@ def _put(value: Any, path: Sequence[str | int], found: Any) -> Any:
     try:
         value[path[0]] = _put(value[path[0]], path[1:], found)
     except (LookupError, TypeError) as error:
-        raise InvalidWorkflow(f"its payload has no place {path[0]!r} for a result of its parents") from error
+        raise InvalidWorkflow(f"its payload has no field {path[0]!r} for a result of its parents") from error
     return value

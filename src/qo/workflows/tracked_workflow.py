@@ -1,4 +1,4 @@
-"""What one process knows about one workflow: its graph, and the tasks that are known to have ended."""
+"""The cached state of one workflow in one process: its graph, and the tasks known to have finished."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,12 +6,12 @@ from qo.model import Change, Effect, NodeState, WorkflowGraph, cancel_child, eff
 
 
 class TrackedWorkflow:
-    """What this process knows about a workflow. It holds until the epoch of the graph changes."""
+    """The cached state of a workflow. It is valid until the epoch of the graph changes."""
 
     def __init__(self, graph: WorkflowGraph, version: str) -> None:
         self.known: dict[int, NodeState] = {}  # only of tasks that have ended
         # Tasks that are missing, or were cancelled because of a parent. Any process may submit or revive them, so they
-        # count only for `unended`.
+        # are used only by `unended`.
         self.revivable: set[int] = set()
         self._positions: dict[int, int] = {}  # by child: how many of its parents are met
         self._ended = 0  # how many of `_order` are known to have ended
@@ -27,27 +27,27 @@ class TrackedWorkflow:
         self._order = [*sinks, *(index for index, children in enumerate(self.children) if children)]
 
     def is_newer_than(self, graph: WorkflowGraph) -> bool:
-        """Whether another graph of this workflow is an earlier version of the one here."""
+        """Whether another graph of this workflow is an earlier version of this one."""
         mine = self.graph
         is_same = mine.created_at == graph.created_at
         return is_same and (mine.epoch, len(mine.nodes)) > (graph.epoch, len(graph.nodes))
 
     def is_valid_for(self, graph: WorkflowGraph) -> bool:
-        """Whether the tasks that have ended are known to have ended also in a later version of the graph.
+        """Whether the cached finished tasks are also valid for a later version of the graph.
 
         All tasks may have been deleted, and the workflow submitted again under the same key, with the same ids.
         """
         return (self.graph.created_at, self.graph.epoch) == (graph.created_at, graph.epoch)
 
     def record(self, index: int, state: NodeState) -> None:
-        """Remember a task that has ended. Of a task that has added others the attempt must be known too."""
+        """Cache a finished task. For a task that has added others, the attempt must be known too."""
         if state.is_cancelled_by_parent or state.status is None:
             self.revivable.add(index)
         elif state.has_ended and (state.attempt is not None or index not in self.adders):
             self.known[index] = state
 
     def look(self, child: int, fresh: Mapping[int, NodeState], page_size: int) -> Change | Sequence[int]:
-        """The change that a child needs, or some parents to read in order to know; none if it must wait.
+        """The change that a child needs, or the parents to read before that is known; none if it must wait.
 
         `fresh` are states that were read just now.
         """
@@ -69,7 +69,7 @@ class TrackedWorkflow:
         return unblock(self.graph, child)
 
     def unended(self, page_size: int) -> Sequence[int]:
-        """Some of the nodes that are not known to have ended, sinks first."""
+        """Some of the nodes that are not known to have finished, sinks first."""
         while self._ended < len(self._order) and self._has_ended(self._order[self._ended]):
             self._ended += 1
         return self._order[self._ended : self._ended + page_size]
@@ -78,10 +78,10 @@ class TrackedWorkflow:
         return index in self.known or index in self.revivable
 
     def take_revivable(self) -> list[int]:
-        """Forget the tasks that may have been revived, and return them."""
+        """Remove and return the tasks that may have been revived."""
         taken, self.revivable, self._ended = sorted(self.revivable), set(), 0
         return taken
 
     def may_have_ended(self, ended: Iterable[int]) -> bool:
-        """Whether all tasks may have ended, now that these have. A workflow rarely ends before its sinks."""
+        """Whether all tasks may have finished, now that these have. A workflow rarely finishes before its sinks."""
         return self._ended >= self._number_of_sinks or any(not self.children[index] for index in ended)

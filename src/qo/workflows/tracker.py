@@ -1,12 +1,12 @@
-"""Decides, after tasks of workflows have ended, which tasks are released or cancelled, and writes it.
+"""Decides which tasks are released or cancelled after tasks of workflows have finished, and writes the changes.
 
-Each process remembers for a while the graphs that it has read and the tasks that it knows to have ended. After a task
-has ended, the tracker looks at the children of this task. Of each child it reads only the first parent that is not
-known to have ended: while that one runs, the child waits anyway. A callback of 10,000 tasks thus costs one read in most
-settlements, and each process reads each parent at most once.
+Each process caches the graphs that it has read and the tasks known to have finished. After a task has finished, the
+tracker examines its children. For each child it reads only the first parent that is not known to have finished: while
+that parent runs, the child must wait anyway. A callback of 10,000 tasks therefore costs one read in most settlements,
+and each process reads each parent at most once.
 
-Every process looks after its own write is durable. Of two processes that end the last two parents of a task at the same
-time, at least one therefore sees both ends. What a crash leaves undone, the monitor does with `review`.
+Every process reads after its own write is durable. If two processes settle the last two parents of a task at the same
+time, at least one of them therefore sees both outcomes. The monitor completes with `review` what a crash leaves undone.
 """
 
 import logging
@@ -38,10 +38,10 @@ from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, decode_graph, extend
 from qo.workflows.tracked_workflow import TrackedWorkflow
 
 log = logging.getLogger("qo.workflows")
-_MAX_NODES = 50_000  # of all graphs that are remembered: 20 to 70 MB
+_MAX_NODES = 50_000  # of all cached graphs: 20 to 70 MB
 _PAGE_SIZES = (1, 8, 64, 500)  # tasks
 _APPLY_SIZE = 500  # changes in one request
-_MAX_REVIEWS = 5  # attempts, if the workflow is replayed meanwhile
+_MAX_REVIEWS = 5  # attempts, if the workflow is replayed in the meantime
 
 
 _STATES = {status: NodeState(status) for status in Status}
@@ -56,7 +56,7 @@ async def _ignore(_: Sequence[str]) -> None: ...
 
 
 class WorkflowTracker:
-    """Of one client, on its event loop."""
+    """One per client, on its event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -87,7 +87,7 @@ class WorkflowTracker:
 
     def _track(self, token: str, graph: WorkflowGraph, version: str) -> TrackedWorkflow:
         before = self._tracked.get(token)
-        if before is not None and before.is_newer_than(graph):  # this response was overtaken by that of a later read
+        if before is not None and before.is_newer_than(graph):  # a later read was answered first
             return before
         self._forget(token)
         if before is not None and before.is_valid_for(graph):
@@ -104,7 +104,7 @@ class WorkflowTracker:
         self._nodes -= 0 if tracked is None else len(tracked.graph.nodes)
 
     async def graph(self, token: str, index: int = 0) -> WorkflowGraph | None:
-        """A graph with this node. Nodes do not change, so one that is remembered needs no read."""
+        """A graph with this node. Nodes do not change, so a cached graph needs no read."""
         tracked = self._tracked.get(token)
         if tracked is None or index >= len(tracked.graph.nodes):
             tracked = await self.load(token)
@@ -113,18 +113,18 @@ class WorkflowTracker:
     # --- after settlements
 
     def epoch(self, token: str) -> int | None:
-        """The epoch of a workflow when this process last read it; None if the workflow is not remembered."""
+        """The epoch of a workflow when this process last read it; None if the workflow is not cached."""
         tracked = self._tracked.get(token)
         return None if tracked is None else tracked.graph.epoch
 
     async def settled(self, token: str, ended: Mapping[int, NodeState], epoch: int | None = None) -> None:
-        """Write what follows from tasks that have ended. `epoch` is that before they ended. Raises StorageError."""
+        """Write the consequences of finished tasks. `epoch` is the epoch before they finished. Raises StorageError."""
         tracked = await self.load(token)
         if tracked is None:
             return
         ended = {index: state for index, state in ended.items() if index < len(tracked.graph.nodes)}
         if tracked.graph.epoch not in {0, epoch}:
-            # A replay may have begun after these tasks ended, and may have replayed them.
+            # A replay may have begun after these tasks finished, and may have replayed them.
             states = await self.read(tracked, sorted(ended))
             ended = {index: state for index, state in states.items() if state.has_ended}
         await self._settle(tracked, ended)
@@ -148,7 +148,7 @@ class WorkflowTracker:
             await self._close_if_ended(tracked)
 
     async def _changes(self, tracked: TrackedWorkflow, ended: Mapping[int, NodeState]) -> list[Change]:
-        """What the children of these nodes need."""
+        """The changes that the children of these nodes need."""
         changes: dict[int, Change] = {}
         for parent, state in ended.items():
             if state.status is not Status.COMPLETED:
@@ -173,7 +173,7 @@ class WorkflowTracker:
         fresh: dict[int, NodeState],
     ) -> list[int]:
         """Decide for those children for which enough is known. Read more parents, and return the other children."""
-        needed: dict[int, int] = {}  # by child: the first parent that is not known to have ended
+        needed: dict[int, int] = {}  # by child: the first parent that is not known to have finished
         pages: set[int] = set()
         for child in waiting:
             found = tracked.look(child, fresh, page_size)
@@ -187,7 +187,7 @@ class WorkflowTracker:
         return [child for child, parent in needed.items() if fresh[parent].has_ended]
 
     async def read(self, tracked: TrackedWorkflow, indexes: Collection[int]) -> dict[int, NodeState]:
-        """The states of tasks; those that have ended are remembered."""
+        """The states of tasks; finished ones are cached."""
         graph = tracked.graph
         tasks = await self._engine.get_without_values([graph.task_id(index) for index in indexes])
         states = dict(zip(indexes, map(node_state, tasks), strict=True))
@@ -198,7 +198,7 @@ class WorkflowTracker:
         return states
 
     async def _on_their_way(self, graph: WorkflowGraph, missing: Sequence[int]) -> set[int]:
-        """Those of the missing tasks that are being submitted, or added by a task that is running."""
+        """The missing tasks that are being submitted, or added by a running task."""
         if not missing:
             return set()
         began = await self._engine.now() - SUBMIT_DEADLINE
@@ -231,7 +231,7 @@ class WorkflowTracker:
     async def _write(self, changes: Sequence[Change]) -> tuple[list[bool], bool]:
         """Write changes. Returns the answers, and whether a task to release was cancelled because of a parent.
 
-        A task that was submitted a moment ago may be visible to reads, but not to `apply` yet.
+        A task that was just submitted may be visible to reads, but not yet to `apply`.
         """
         answers = await self._engine.apply(changes)
         refused = [at for at, done in enumerate(answers) if not done and changes[at].guard is Guard.BLOCKED]
@@ -243,12 +243,12 @@ class WorkflowTracker:
         if again:
             for at, done in zip(again, await self._engine.apply([changes[at] for at in again]), strict=True):
                 answers[at] = done
-        # The process that cancelled it did so late: the parent has been replayed, and completed, before its write.
+        # The process that cancelled it wrote late: the parent had been replayed and completed before that write.
         is_late = any(states[at].is_cancelled_by_parent and changes[at].to is Status.PENDING for at in refused)
         return answers, is_late
 
     async def _close_if_ended(self, tracked: TrackedWorkflow) -> None:
-        """Remove the marker of the workflow if all its tasks have ended."""
+        """Remove the marker of the workflow if all its tasks have finished."""
         for page_size in _page_sizes(tracked):
             page = tracked.unended(page_size)
             if not page:
@@ -267,7 +267,10 @@ class WorkflowTracker:
         await self._close(tracked, is_stored=is_stored)
 
     async def _revive(self, tracked: TrackedWorkflow) -> bool:
-        """Whether a task was cancelled although its parents have been replayed since: run it, unless that is done."""
+        """Whether a task was cancelled although its parents have been replayed since.
+
+        It is then run, unless it already was.
+        """
         states = await self.states(tracked)
         changes = decide(tracked.graph, states)
         if changes:
@@ -290,10 +293,10 @@ class WorkflowTracker:
     # --- for replays and the monitor
 
     async def follow_replay(self, token: str, replayed: Collection[int]) -> None:
-        """Write what follows from a replay of these nodes. Raises StorageError.
+        """Write the consequences of a replay of these nodes. Raises StorageError.
 
-        They run if their parents let them. Children that have not started wait again, and those that were cancelled
-        because of a parent are revived. Only the tasks that this concerns are read.
+        The nodes run if their parents allow it. Children that have not started wait again, and those that were
+        cancelled because of a parent are revived. Only the affected tasks are read.
         """
         cancelled: dict[int, NodeState] = {}
         for _ in range(_MAX_REVIEWS):
@@ -306,8 +309,8 @@ class WorkflowTracker:
                 continue
             applied = await self._apply(tracked, changes)
             cancelled |= applied.cancelled
-            # A task that waits again is looked at once more: its parents may have completed before this was written,
-            # when it was not blocked yet.
+            # A task that waits again is checked once more: its parents may have completed before this write, when it
+            # was not yet blocked.
             if not applied.is_due_again and not any(change.run_at == BLOCKED_AT for change in changes):
                 await self._settle(tracked, cancelled)
                 return
@@ -331,7 +334,10 @@ class WorkflowTracker:
         return found | await self.states(tracked, sorted(needed - found.keys())), affected
 
     async def review(self, token: str) -> bool:
-        """Read all tasks of a workflow and write what is due. Returns whether all have ended. Raises StorageError."""
+        """Read all tasks of a workflow and write the due changes. Returns whether all have finished.
+
+        Raises StorageError.
+        """
         for _ in range(_MAX_REVIEWS):
             tracked = await self.load(token)
             if tracked is None:
@@ -350,15 +356,15 @@ class WorkflowTracker:
         return True
 
     async def _is_replayed(self, tracked: TrackedWorkflow) -> bool:
-        """Whether a replay has begun or ended since the workflow was loaded: what was read may no longer hold."""
+        """Whether a replay has begun or ended since the workflow was loaded, so that what was read may be outdated."""
         current = await self.load(tracked.graph.token)
         return current is not None and current.graph.epoch != tracked.graph.epoch
 
     async def may_start(self, token: str, index: int) -> bool:
-        """Whether the parents of a task let it run now. Raises StorageError."""
+        """Whether the parents of a task allow it to run now. Raises StorageError."""
         tracked = await self.load(token)
         if tracked is None or index >= len(tracked.graph.nodes):
-            return True  # a task like any other
+            return True  # an ordinary task
         node = tracked.graph.nodes[index]
         states = await self.states(tracked, node.parents)
         return all(effect_of(node, parent, states[parent]) is Effect.MET for parent in node.parents)
@@ -374,13 +380,13 @@ class WorkflowTracker:
 
 
 def _page_sizes(tracked: TrackedWorkflow) -> Iterator[int]:
-    """How many tasks to read at once: more, the more of them have ended. The last size is repeated."""
+    """How many tasks to read in one request: more, the more of them have finished. The last size is repeated."""
     yield from _PAGE_SIZES
     yield from repeat(_PAGE_SIZES[-1], len(tracked.graph.nodes))
 
 
 def _needs_others(graph: WorkflowGraph, changes: Sequence[Change], ended: Collection[int]) -> bool:
-    """Whether one of the changes releases a task because of other parents than those that have ended just now."""
+    """Whether one of the changes releases a task because of parents other than those that have just finished."""
     addresses = (node_address(change.id) for change in changes if change.to is Status.PENDING)
     released = (address.node for address in addresses if address is not None)
     return any(parent not in ended for child in released for parent in graph.nodes[child].parents)

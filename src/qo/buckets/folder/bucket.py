@@ -36,7 +36,7 @@ from qo.buckets.folder.files import (
 from qo.buckets.thread_pool import ThreadPool
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import Conflict, InvalidSetting, Refused, StorageError
-from qo.url_secrets import hide_password
+from qo.safe_text import hide_password
 
 _FILE_SUFFIX = "="
 _ESCAPED = re.compile(r"[^0-9a-z_./-]")
@@ -60,7 +60,7 @@ def _walk(folder: Path, start: str, prefix: str, after: str) -> Iterator[str]:
         with scandir(folder) as entries:
             found = sorted(name for entry in entries if (name := _name(entry, start)) is not None)
     except (FileNotFoundError, NotADirectoryError):
-        return  # the last blob was removed meanwhile
+        return  # the last blob was removed in the meantime
     for name in found:
         if not name.endswith("/"):
             if name.startswith(prefix) and name > after:

@@ -31,7 +31,7 @@ def address_of(url: str) -> HttpAddress:
     if parts.username and not parts.password:  # a user name would appear in logs and listings
         raise InvalidSetting(f"write the token as a password: {parts.scheme}://worker:TOKEN@{host}, or set {TOKEN}")
     if parts.query or parts.fragment:
-        raise InvalidSetting(f"{parts.scheme}://{host} has no options; leave out what follows the path")
+        raise InvalidSetting(f"{parts.scheme}://{host} has no options; remove what follows the path")
     place = f"[{host}]" if ":" in host else host
     place += "" if port is None else f":{port}"
     token = unquote(parts.password) if parts.password else os.environ.get(TOKEN, "").strip()

@@ -1,6 +1,6 @@
 """One call to the server, with retries. All attempts of a call carry the same request name.
 
-The answer to a retry is reliable if the server remembers the request. If it does not (it was restarted, or another
+The answer to a retry is reliable if the server has cached the response. If it does not (it was restarted, or another
 server answered), "applied" is reliable, and "not applied" may refer to the effect of an earlier attempt.
 """
 
@@ -18,7 +18,7 @@ from qo.errors import Conflict, InvalidSetting, ObjectTooLarge, OutcomeUnknown, 
 from qo.ids import new_token
 
 _MAX_RETRIES, _FIRST_RETRY_DELAY, _MAX_RETRY_DELAY = 4, 0.05, 1.0  # delays are random, and this at most
-_MAX_RETRY_AFTER = 5.0  # if the server asks for more, the caller decides how long to wait
+_MAX_RETRY_AFTER = 5.0  # if the server requests more, the caller decides how long to wait
 _CONNECT_TIMEOUT, _RESPONSE_TIMEOUT = 5.0, 30.0
 _KEEPALIVE_TIMEOUT = 4.0  # shorter than the servers', so that they rarely close a connection under a request
 _MAX_CONNECTIONS, _MAX_BATCH_COUNTS = 64, 32  # a list counts a hundred batches, and claims need connections too
@@ -140,7 +140,9 @@ class HttpClient:
         if status >= 500:  # noqa: PLR2004 - from a proxy, or a server error
             return _FailedAttempt(f"{url} answered {call} with status {status}", was_sent=True)
         if status == _TOO_LARGE:  # for the store, the server, or a proxy in front of it
-            cause = ObjectTooLarge(str(refusal or f"{url} refuses {call} because of its size; submit less at once"))
+            cause = ObjectTooLarge(
+                str(refusal or f"{url} refuses {call} because of its size; submit fewer tasks in one call")
+            )
             if isinstance(refusal, OutcomeUnknown):  # a part of the call is stored
                 raise refusal from cause
             refusal = cause

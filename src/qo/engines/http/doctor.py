@@ -4,8 +4,8 @@ from qo import wire
 from qo.engines.http.address import address_of
 from qo.engines.http.client import HttpClient
 from qo.errors import QoError
-from qo.findings import Finding
 from qo.model import plural
+from qo.reports import Finding
 
 
 async def examine(url: str) -> list[Finding]:

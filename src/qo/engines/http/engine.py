@@ -134,7 +134,7 @@ class HttpEngine(Engine):
         return [task async for some in self._get(ids) for task in some]
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        """The values of one response are in memory at once."""
+        """Only the values of one response are in memory at a time."""
         return [task and without_values(task) async for some in self._get(ids) for task in some]
 
     async def _get(self, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
@@ -156,7 +156,7 @@ class HttpEngine(Engine):
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        """The values of one response are in memory at once."""
+        """Only the values of one response are in memory at a time."""
         pages = self._find(where, limit, after, created_before)
         return [without_values(task) async for some in pages for task in some]
 

@@ -1,4 +1,4 @@
-"""Large payloads and results of any bucket layout, stored beside the tasks."""
+"""Large payloads and results of any bucket layout, stored next to the tasks."""
 
 from qo.engines.large_values.blobs import MIN_ORPHAN_AGE
 from qo.engines.large_values.engine import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from qo.bucket import ANY, Blob, Bucket
-from qo.checksum import checksum_of
 from qo.clock import Clock
-from qo.damage import DAMAGED_TASKS
+from qo.damage import DAMAGED_TASKS, checksum_of
 from qo.engine import Engine
 from qo.engines.parallel import in_parallel
 from qo.engines.retry import retry
@@ -178,7 +177,7 @@ async def remove_orphans(engine: Engine, blobs: BlobStore, clock: Clock, *, kept
 
     for page in (ids[at : at + _PAGE_SIZE] for at in range(0, len(ids), _PAGE_SIZE)):
         unused = await _unused(engine, [key for task_id in page for key in found[task_id]])
-        still_needed = kept()  # read last, because tasks may have been deleted meanwhile
+        still_needed = kept()  # read last, because tasks may have been deleted in the meantime
         orphans = [key for key in unused if key not in still_needed]
         removed += sum(await in_parallel(remove_if_old, orphans, max_concurrent=MAX_TRANSFERS))
     return removed

@@ -1,4 +1,4 @@
-"""Stores large payloads and results, and the notes of administrators, beside the tasks of any bucket layout.
+"""Stores large payloads and results, and the notes of administrators, next to the tasks of any bucket layout.
 
 Large values are blobs under `data/` that tasks refer to.
 
@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from qo.bucket import Bucket
 from qo.clock import Clock
+from qo.damage import Quarantine
 from qo.engine import Engine, Snapshot
+from qo.engines.commit_loop import WriteBehind
 from qo.engines.hand_backs import HandBacks
 from qo.engines.large_values.blobs import (
     MARK,
@@ -35,8 +37,6 @@ from qo.engines.large_values.blobs import (
 )
 from qo.engines.note_objects import NoteObjects
 from qo.engines.parallel import in_parallel
-from qo.engines.quarantine import Quarantine
-from qo.engines.write_behind import WriteBehind
 from qo.errors import Conflict, StorageError
 from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token
@@ -57,7 +57,7 @@ from qo.model import (
 )
 
 log = logging.getLogger("qo.engines")
-DEFAULT_PAYLOAD_LIMIT = 16 * 1024 * 1024  # bytes, unless a URL says otherwise
+DEFAULT_PAYLOAD_LIMIT = 16 * 1024 * 1024  # bytes, unless a URL sets another limit
 _SEPARATE_NOTES = (ADMIN_NOTES, AUDIT_NOTES)
 
 

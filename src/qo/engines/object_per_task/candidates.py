@@ -1,7 +1,7 @@
 """Candidates of claims: due tasks in order, from the index or by reading the tasks themselves.
 
 One request lists a small queue completely. A deep one is read shard by shard, as far as needed, and the result serves
-the claims of the next second. Entries that this process writes are added at once.
+the claims of the next second. Entries that this process writes are added immediately.
 """
 
 import asyncio
@@ -212,7 +212,7 @@ class ReadyCandidates:
         return scan.entries.all_due(now) if number is None else scan.entries.first_due(request, now, number)
 
     async def _matching(self, entries: list[Entry], request: ClaimRequest) -> list[Entry]:
-        await self._lanes.learn(entries)
+        await self._lanes.load(entries)
         may_take = eligibility(without_group_limits(request))  # later claims with other limits use the same scan
         return [
             entry
@@ -235,7 +235,10 @@ class ReadyCandidates:
             await in_parallel(lambda shard: self._advance(scan, shard, request), shards)
 
     def _current_scan(self, key: ScanKey, now: float) -> ShardScan | None:
-        """The scan to use. One that has found nothing yet continues, whatever its age, so that it makes progress."""
+        """The scan to use.
+
+        One that has found nothing yet continues, regardless of its age, so that it makes progress.
+        """
         scan = self._scans.get(key)
         if scan is None:
             return None

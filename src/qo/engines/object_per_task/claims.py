@@ -30,7 +30,10 @@ class ClaimSpread:
         return self._width > _CONTENTION_WIDTH
 
     def batch_size(self, candidates: int) -> int:
-        """How many candidates to try at once. Under contention only a share, so that workers try different ones."""
+        """How many candidates to try concurrently.
+
+        Under contention only a share, so that workers try different ones.
+        """
         return max(1, candidates // _CONTENDED_SHARE) if self.is_contended else candidates
 
     def arrange(self, candidates: list[Entry], limit: int) -> list[Entry]:
@@ -39,7 +42,7 @@ class ClaimSpread:
         window = ceil(limit * self._width)
         return shuffled(candidates[:window]) + candidates[window:]
 
-    def learn(self, *, won: int, lost: int) -> None:
+    def adapt(self, *, won: int, lost: int) -> None:
         if lost > won:
             self._width = _MAX_WIDTH  # growing step by step would cause conflicts at every step
         elif lost:
@@ -99,7 +102,7 @@ class TaskClaims:
             if claimed and self.spread.is_contended:
                 break
             remaining = shuffled(remaining) if lost > 1 else remaining  # there are other workers
-        self.spread.learn(won=len(claimed), lost=lost)
+        self.spread.adapt(won=len(claimed), lost=lost)
         return in_order(claimed, self._clock(), lane_of)
 
     def _max_lost(self, request: ClaimRequest) -> int:

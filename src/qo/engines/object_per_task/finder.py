@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from qo.bucket import ANY
-from qo.checksum import check_seal, sealed
 from qo.clock import boot_clock
+from qo.damage import check_seal, sealed
 from qo.engines.object_per_task.keys import (
     ENTRY_PREFIXES,
     LATER,
@@ -114,7 +114,7 @@ class TaskFinder:
             entries += await self._ready(where)
         if Status.RUNNING in where.possible_statuses:
             entries += await self._leases(where, seen)
-        await self._lanes.learn(entries)
+        await self._lanes.load(entries)
         shards, covers = frozenset(where.shards), where.lane_matcher()
 
         def may_match(entry: Entry) -> bool:
@@ -226,8 +226,8 @@ class FinishedRollup(Struct, frozen=True, kw_only=True):
 class TaskCounts:
     """Counts. Unfinished tasks are counted from the index, finished ones by reading each once.
 
-    Changes by this process are applied at once. Changes by others show at the next recount, whose interval grows with
-    its cost.
+    Changes by this process are applied immediately. Changes by others show at the next recount, whose interval grows
+    with its cost.
     """
 
     def __init__(self, store: TasksLayout, listing: TaskFinder) -> None:
@@ -277,7 +277,7 @@ class TaskCounts:
             for entry in (await self._index.read(prefix)).entries:
                 if entry.id not in newest or newest[entry.id].age < entry.age:
                     newest[entry.id] = entry
-        await self._lanes.learn(newest.values())
+        await self._lanes.load(newest.values())
         self._ids_alive = set(newest)
         self._live = Counter(lane for entry in newest.values() if (lane := self._lane(entry)))
 

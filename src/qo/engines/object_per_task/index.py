@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from qo.bucket import ANY, Bucket
 from qo.clock import boot_clock
+from qo.damage import Quarantine
 from qo.engines.object_per_task.keys import Entry, entry_of, lane_hash
 from qo.engines.object_per_task.task_store import TaskStore
 from qo.engines.parallel import in_parallel
-from qo.engines.quarantine import Quarantine
 from qo.engines.retry import retry
 from qo.errors import StorageError
 from qo.model import UNREADABLE, Task
@@ -83,7 +83,7 @@ class Index:
     def suspect(self, key: str, *, is_damaged: bool = False) -> None:
         """Ignore an entry without a task for a while: its submission is in progress, or was interrupted.
 
-        The period doubles each time. The entry of a damaged task is ignored for the longest period at once, because
+        The period doubles each time. The entry of a damaged task is ignored for the longest period immediately, because
         many of them must not delay other tasks.
         """
         _, period = self._suspects.pop(key, (0.0, _FIRST_SUSPECT_PERIOD / 2))
@@ -170,13 +170,13 @@ class LaneDirectory:
     def content(self, task: Task) -> bytes:
         """The content of the task's index entries."""
         names = LaneNames(queue=task.queue, type=task.type, needs=task.stored_needs)
-        self._learn(lane_hash(task.queue, task.type, task.stored_needs), names)
+        self._keep(lane_hash(task.queue, task.type, task.stored_needs), names)
         return msgspec.json.encode(names)
 
     def names(self, entry: Entry) -> LaneNames | None:
         return self._names.get(entry.lane)
 
-    async def learn(self, entries: Iterable[Entry]) -> None:
+    async def load(self, entries: Iterable[Entry]) -> None:
         """Look up lanes that are not cached: one request each, once per process."""
         unknown = {entry.lane: entry for entry in entries if entry.lane not in self._names}
         if unknown:
@@ -202,9 +202,9 @@ class LaneDirectory:
                 return
             task = stored.task
             names = LaneNames(queue=task.queue, type=task.type, needs=task.stored_needs)
-        self._learn(lane_hash(names.queue, names.type, names.needs), names)
+        self._keep(lane_hash(names.queue, names.type, names.needs), names)
 
-    def _learn(self, lane: str, names: LaneNames) -> None:
+    def _keep(self, lane: str, names: LaneNames) -> None:
         if len(self._names) >= _MAX_CACHED_LANES:
             self._names.clear()
         self._names[lane] = names

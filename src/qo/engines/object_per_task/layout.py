@@ -1,4 +1,4 @@
-"""The layout: its options, its format, which an object beside the tasks records, and the objects that its parts share.
+"""The layout: its options, its format, which an object next to the tasks records, and the objects that its parts share.
 
 A bucket cannot check the format on every write, so processes rely on time. Before it writes, a process reads the format
 again if its last reading is older than `CHECK_INTERVAL`. A newer build that excludes older ones records its format
@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.clock import Clock, boot_clock
+from qo.damage import Quarantine
 from qo.engines.object_per_task.index import Index, LaneDirectory
 from qo.engines.object_per_task.task_store import TaskStore
-from qo.engines.quarantine import Quarantine
 from qo.engines.retry import retry
 from qo.errors import Conflict, Refused, StorageError
 from qo.formats import Format, check_format, format_of

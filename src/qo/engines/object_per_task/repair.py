@@ -54,7 +54,7 @@ class IndexRepair:
         return len(stale) + await self._complete(stored, {entry.key for entry in entries})
 
     async def _complete(self, stored: StoredTask, present: set[str]) -> int:
-        """Write the entry that the task needs. If the task changes meanwhile, the entry is stale."""
+        """Write the entry that the task needs. If the task changes in the meantime, the entry is stale."""
         needed = index_key(stored.task)
         if needed is None or needed in present:
             return 0

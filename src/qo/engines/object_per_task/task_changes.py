@@ -200,7 +200,7 @@ class TaskChanges:
 
 
 async def _pause(attempt: int) -> None:
-    """The first retry after a conflict follows at once."""
+    """The first retry after a conflict follows immediately."""
     await asyncio.sleep(_MAX_DELAY * random_fraction() if attempt else 0.0)
 
 

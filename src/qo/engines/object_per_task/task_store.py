@@ -12,10 +12,8 @@ from msgspec.structs import replace
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
-from qo.checksum import check_seal, sealed
-from qo.damage import check_stored
+from qo.damage import Quarantine, check_seal, check_stored, sealed
 from qo.engines.object_per_task.keys import task_key
-from qo.engines.quarantine import Quarantine
 from qo.engines.retry import retry
 from qo.engines.unknown_fields import Shape, put_back, unknown_fields
 from qo.ids import new_token

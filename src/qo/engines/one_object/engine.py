@@ -10,8 +10,7 @@ from qo.clock import Clock
 from qo.engine import Snapshot
 from qo.engines.hand_backs import HandBacks
 from qo.engines.one_object.record import check_head, decode_head
-from qo.engines.one_object.stored_table import StoredTable
-from qo.engines.one_object.table import ObjectTable
+from qo.engines.one_object.table import ObjectTable, StoredTable
 from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.retry import retry_opening
 from qo.engines.table_engine import Answer, TableEngine

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Struct, convert
 from msgspec.structs import fields, replace
 
-from qo.checksum import check_seal, sealed
-from qo.damage import QUARANTINE
+from qo.damage import QUARANTINE, check_seal, sealed
 from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
 from qo.model import ID_PATTERN, UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep, with_kind

@@ -11,8 +11,8 @@ from qo.engines.postgres.driver_errors import to_qo_error
 from qo.engines.postgres.migrations import version_of
 from qo.engines.postgres.statements import VERSION, statement
 from qo.errors import StorageError
-from qo.findings import Finding
 from qo.model import plural
+from qo.reports import Finding
 
 _MIN_VERSION = 120_000  # Postgres 12
 _NOTABLE_SKEW, _MAX_SKEW = 1.0, 30.0

@@ -1,4 +1,4 @@
-"""Turns the driver's errors into QoErrors that say what to do."""
+"""Turns the driver's errors into QoErrors that state what to do."""
 
 import psycopg
 from psycopg import errors

@@ -37,9 +37,9 @@ from qo.model import (
     page_start,
 )
 
-# Queues, types, capabilities, whether tasks with a group are wanted, and the limits of groups.
+# Queues, types, capabilities, whether tasks with a group are requested, and the limits of groups.
 _Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool, frozenset[tuple[str, int]]]
-_MAX_EMPTY_CLAIMS = 1000  # that no wait has asked for
+_MAX_EMPTY_CLAIMS = 1000  # for which no wait was requested
 _EmptyClaim: TypeAlias = tuple[int, float | None]  # notifications before it, seconds until the next task is due
 
 

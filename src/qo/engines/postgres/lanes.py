@@ -13,7 +13,7 @@ from qo.engines.postgres.pool import LaneGone, PostgresPool
 LaneKey = tuple[str, str, tuple[str, ...], int]
 
 _MAX_REMOVED = 1000  # lanes or groups removed by one statement
-_MAX_CACHED = 100_000  # lanes that a process remembers
+_MAX_CACHED = 100_000  # lanes that a process caches
 
 
 class PostgresLane(NamedTuple):
@@ -74,16 +74,16 @@ class PostgresLanes:
         return self._numbers
 
     async def check(self, keys: Collection[LaneKey]) -> None:
-        """Forget these lanes if one of them was removed."""
+        """Remove these lanes from the cache if one of them was removed."""
         known = {self._numbers[key].lane for key in keys if key in self._numbers}
         if known and len(await self._pool.read("lanes", {"lane": integers(sorted(known))})) < len(known):
             self.forget(keys)
 
     async def removed(self, numbers: Iterable[int]) -> set[int]:
         """Which of these lanes do not exist."""
-        asked = set(numbers)
-        rows = await self._pool.read("lanes", {"lane": integers(sorted(asked))}) if asked else []
-        return asked - {n for n, *_ in rows}
+        requested = set(numbers)
+        rows = await self._pool.read("lanes", {"lane": integers(sorted(requested))}) if requested else []
+        return requested - {n for n, *_ in rows}
 
     def forget(self, keys: Iterable[LaneKey]) -> None:
         """Read the numbers of these lanes again when they are needed."""

@@ -1,4 +1,4 @@
-"""Creates the schema or migrates it to the current version. Any number of processes may try at once."""
+"""Creates the schema or migrates it to the current version. Any number of processes may try concurrently."""
 
 from importlib.resources import files
 from typing import Any

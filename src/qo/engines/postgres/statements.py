@@ -1,6 +1,6 @@
 """The SQL statements of the engine by name, from the files in `sql/`.
 
-Each statement is a transaction of its own, and takes a batch as arrays, one per column: a task, its events and the
+Each statement is a separate transaction, and takes a batch as arrays, one per column: a task, its events and the
 counts change together or not at all. `now` is null in production, where the server's clock applies; tests pass a time.
 Every statement locks tasks in the order of their ids, so that concurrent batches cannot deadlock.
 """

@@ -275,7 +275,7 @@ class PostgresTable:
             return version
         if may_be_done:
             raise OutcomeUnknown(f"note {name!r}: the connection was lost while it was written; read it again")
-        raise Conflict(f"note {name!r} was written by someone else")
+        raise Conflict(f"note {name!r} was written by another process")
 
     async def drop_note(self, name: str) -> None:
         await self._pool.write(note_statement("drop_note", name), {"name": name})

@@ -89,7 +89,7 @@ def _options(parts: SplitResult, known: set[str]) -> dict[str, str]:
     if unknown or parts.fragment:
         # If an & in the archive's password is not encoded, a name here is part of that password.
         names = ", ".join(repr(name) for name in unknown if name.isidentifier()) or "what follows ? or #"
-        raise InvalidSetting(f"{parts.scheme}:// does not know {names}; it knows: {', '.join(sorted(known))}")
+        raise InvalidSetting(f"{parts.scheme}:// does not support {names}; the options are: {', '.join(sorted(known))}")
     return options
 
 

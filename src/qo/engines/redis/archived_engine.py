@@ -84,7 +84,7 @@ class ArchivingEngine(ForwardingEngine):
             if tasks:
                 await self.archive.save(await self.redis.read_records(tasks))
                 changed, missing = await self.redis.evict(tasks)
-                # A task that is missing without a marker was deleted meanwhile, unless its marker has expired.
+                # A task that is missing without a marker was deleted in the meantime, unless its marker has expired.
                 outdated = changed | missing if boot_clock() - began < _MAX_MOVE_TIME else changed
                 if outdated:
                     await self.archive.withdraw([task for task in tasks if task.id in outdated])

@@ -20,9 +20,9 @@ _RECALL_INTERVAL = 0.4
 
 Apply = Callable[[Sequence[Change]], Awaitable[list[bool]]]
 SetAside = Callable[[Damage], Awaitable[None]]
-# Queues, types, capabilities, whether tasks with a group are wanted, and the limits of groups.
+# Queues, types, capabilities, whether tasks with a group are requested, and the limits of groups.
 _Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str], bool, frozenset[tuple[str, int]]]
-_MAX_EMPTY_CLAIMS = 1000  # that no wait has asked for
+_MAX_EMPTY_CLAIMS = 1000  # for which no wait was requested
 
 
 class RedisClaims:

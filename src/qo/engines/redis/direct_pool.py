@@ -40,14 +40,14 @@ _READ_SIZE = 65_536  # bytes
 
 
 class _Exchange:
-    """A connection of the driver that sends and reads by itself: the driver's methods take longer than the server."""
+    """A connection of the driver that sends and reads directly: the driver's methods are slower than the server."""
 
     _sock: Any  # the driver's
 
     def begin(self) -> None:
         """Call after `connect`, which logs in."""
         self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
-        # Not on Windows. TLS may have read more from the socket than was asked for, and receives more than replies.
+        # Not on Windows. TLS may have read more from the socket than was requested, and receives more than replies.
         is_plain = not isinstance(self, SSLConnection)
         self._poll = select.poll() if is_plain and hasattr(select, "poll") else None
         if self._poll is not None:

@@ -12,9 +12,9 @@ from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import FORMAT, ScriptRunner
 from qo.engines.redis.task_fields import lane_and_status
 from qo.errors import InvalidSetting, Refused, StorageError
-from qo.findings import Finding
 from qo.formats import Schema
 from qo.model import Status, plural
+from qo.reports import Finding
 
 _MIN_VERSION = (6, 2)  # of ZADD GT
 # The first patch releases with the fix of CVE-2025-49844, by major and minor version.

@@ -1,4 +1,4 @@
-"""Turns the driver's errors into QoErrors that say what to do."""
+"""Turns the driver's errors into QoErrors that state what to do."""
 
 import redis.exceptions as driver
 
@@ -54,7 +54,7 @@ def _general(error: BaseException) -> str:
         return _WRONG_LOGIN
     if isinstance(error, driver.ResponseError):
         return "it refused the call"
-    return "it cannot be reached; check that it is running, and the address"
+    return "the server cannot be reached; check the address, and that the server is running"
 
 
 def is_not_primary(error: BaseException) -> bool:

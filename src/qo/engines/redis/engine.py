@@ -235,7 +235,7 @@ class RedisEngine(Engine):
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
         version = new_token()
         if await self._scripts.run("write_note", version, name, data, expected.encode("latin-1")) != b"1":
-            raise Conflict(f"note {name!r} was written by someone else")
+            raise Conflict(f"note {name!r} was written by another process")
         return version
 
     async def notes(self, prefix: str) -> list[Note]:

@@ -250,7 +250,7 @@ class ScriptRunner:
         except Refused as error:
             raise Refused(
                 f"{error}; the queue has the format of an earlier qo, which this user may not change:"
-                " run qo migrate as a user who may (qo-admin or qo-worker), then start this process again"
+                " run qo migrate as a user with that permission (qo-admin or qo-worker), then restart this process"
             ) from error
 
     async def _convert_lanes(self, scan: str, key: str, *, fields: int) -> None:

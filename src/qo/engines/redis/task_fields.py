@@ -223,7 +223,7 @@ Fields = dict[bytes, bytes]  # of a task's hash
 
 
 class TaskRecord(NamedTuple):
-    """A finished task on its way to the archive or back."""
+    """A finished task that is moved to the archive or back."""
 
     task: Task
     events: Sequence[Event]

@@ -17,7 +17,7 @@ from qo.errors import StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")
 _MAX_WINDOW = 32  # records that are read at the same time
-_MAX_EXPECTED = 128  # the same, of a process that loses races against busy writers and must find the end with one read
+_MAX_EXPECTED = 128  # the same, for a process that loses races against busy writers and must find the end with one read
 _MAX_WINDOW_BYTES = 4 * 1024 * 1024  # of patchsets; fewer records are read at the same time if they are larger
 _MAX_HELD_BYTES = 16 * 1024 * 1024  # of patchsets that wait to be applied
 _MAX_MERGED = 4  # merged records that are read at the same time; each may have megabytes
@@ -41,7 +41,7 @@ class CatchUp:
         applied: Callable[[LogRecord], object],
         damaged: Callable[[str, object], Awaitable[None]],
     ) -> None:
-        """`applied` is called with each record after it was applied, `damaged` with the key of one that is damaged."""
+        """`applied` is called with each applied record, `damaged` with the key of a damaged one."""
         self._records, self._live, self._proof, self._checkpoints = records, live, proof, checkpoints
         self._merged, self._block_size = merged, block_size
         self._applied, self._damaged = applied, damaged
@@ -49,7 +49,7 @@ class CatchUp:
         self._expected = 0  # records
 
     async def run(self) -> bool:
-        """Apply every record that exists at some instant after this call. Returns whether there was one.
+        """Apply every record that exists at some time after this call. Returns whether there was one.
 
         Raises DamagedRecord if one cannot be read or applied. The replica stays before it.
         """
@@ -74,10 +74,10 @@ class CatchUp:
                 key = self._records.key(self._live.position.seq + 1)
                 if has_failed:
                     raise DamagedRecord(
-                        f"{key} does not fit to the records before it: {error}; see `qo doctor`, and restore an older"
+                        f"{key} does not match the records before it: {error}; see `qo doctor`, and restore an older"
                         " version of the bucket"
                     ) from error
-                log.warning("%s does not fit to this replica; loading the replica again: %s", key, error)
+                log.warning("%s does not match this replica; loading the replica again: %s", key, error)
                 has_failed = True
             else:
                 if self._live.setbacks == setbacks:  # otherwise a commit has lost a race after the last read
@@ -90,7 +90,7 @@ class CatchUp:
         )
 
     async def _is_superseded(self, key: str, problem: object) -> bool:
-        """Whether an image contains what a damaged record contained. If none does, ask a live replica for one."""
+        """Whether an image contains the content of a damaged record. If none does, request one from a live replica."""
         newest = (await self._checkpoints.read()).newest_image
         if newest is not None and newest.seq > self._live.position.seq:
             log.warning("%s; an image contains it, so the replica is loaded again", problem)
@@ -99,7 +99,7 @@ class CatchUp:
         return False
 
     async def _tail(self) -> None:
-        # After a conflict the next record exists; beside busy writers, as many as last time.
+        # After a conflict the next record exists; with busy writers, probably as many as last time.
         window = max(2, self._expected) if self._live.is_behind else 1
         before, is_first = self._live.position.seq, True
         while True:
@@ -127,14 +127,14 @@ class CatchUp:
             window = min(2 * window, _MAX_WINDOW) if size <= _MAX_WINDOW_BYTES else max(window // 2, 1)
 
     def _expect(self, records: int, size: int) -> None:
-        """Remember how many records the next catch-up may find, unless they are large."""
+        """Record how many records the next catch-up may find, unless they are large."""
         expected = max(records + 1, self._expected // 2)
         self._expected = min(expected, _MAX_EXPECTED if size <= _MAX_WINDOW_BYTES else 1)
 
     async def _read(self, numbers: range) -> list[LogRecord | DamagedRecord | None]:
-        """Read records at the same time, the first at least. Those that exceed the limit are dropped, and read later.
+        """Read records concurrently, at least the first.
 
-        How large a record is, is known only after it was read, and those before it may have been small.
+        Those that exceed the limit are dropped and read later: the size of a record is known only after it was read.
         """
         held, dropped = 0, set[int]()
 
@@ -153,7 +153,7 @@ class CatchUp:
         return found[: min(dropped, default=numbers.stop) - numbers[0]]
 
     async def _get(self, seq: int) -> LogRecord | DamagedRecord | None:
-        """The record, or what is wrong with it: the records before it are applied all the same."""
+        """The record, or the problem with it. The records before it are applied anyway."""
         try:
             return await self._records.get(seq)
         except DamagedRecord as error:
@@ -177,7 +177,7 @@ class CatchUp:
     async def check_floor(self, seq: int) -> None:
         """Raise StaleReplica if a missing record of this number may have been deleted, or a found one is not valid.
 
-        Call this after the store's answer. Only a young proof makes the further request superfluous.
+        Call this after the store's answer. Only a recent proof makes the additional request unnecessary.
         """
         if not self._proof.is_trusted() and (await self._checkpoints.read()).floor > seq:
             raise StaleReplica

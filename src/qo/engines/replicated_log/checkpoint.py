@@ -1,8 +1,8 @@
 """The checkpoint of a shard: the floor, and the images from which a replica can be loaded.
 
 It is the only object of a shard that is ever replaced, always by compare-and-set. It is created before the log can be
-found, so a missing checkpoint is damage and never a new log: a writer that took it for one would begin a second history
-at number 1. A new field needs a new format of the log, because a build that does not know the field drops it.
+found, so a missing checkpoint is damage and never a new log: a writer that treated it as a new log would start a second
+history at number 1. A new field needs a new format of the log, because a build that does not know the field drops it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from qo.backoff import Backoff
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
-from qo.checksum import check_seal, sealed
+from qo.damage import check_seal, sealed
 from qo.engines.replicated_log.keys import checkpoint_key
 from qo.engines.retry import retry
 from qo.errors import Conflict, Refused, StorageError
@@ -63,7 +63,8 @@ class LogCheckpoint(Struct, frozen=True, kw_only=True):
     def with_image(self, image: LogImage) -> "LogCheckpoint":
         """Add an image and keep the two newest. Of several images at one number, the one that came first stays.
 
-        An image that took so long that records after it were deleted is not added: nothing leads from it to the end.
+        An image that took so long that records after it were deleted is not added, because the log cannot be followed
+        from it.
         """
         if image.seq + 1 < self.floor or any(known.seq == image.seq for known in self.images):
             return self
@@ -128,7 +129,7 @@ class CheckpointStore:
     async def touch(self) -> StoredCheckpoint:
         """Write the checkpoint unchanged, and read it back: its `written_at` is the store's time, at least."""
         stored = await self.load()
-        with suppress(Conflict):  # another process has written it just now, which serves as well
+        with suppress(Conflict):  # another process has just written it, which has the same effect
             await self._write(_successor(stored.checkpoint, stored.checkpoint), stored.version)
         return await self.load()
 

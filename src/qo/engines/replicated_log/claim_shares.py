@@ -1,4 +1,4 @@
-"""How a claim from several shards is divided among them, so that together they lease the tasks that rank first."""
+"""Divides a claim among several shards, so that together they lease the tasks that rank first."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.model import ClaimAllowance, ClaimRequest, eligibility, group_in, group_key, has_group_limits, in_order
+from qo.sqlite_tables.claims import takes_from
 from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.lanes import SqliteLane, SqliteLanes
-from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.rows import damaged_rows, encode_list
 from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.transaction import ReadyLanes
 
 _MAX_COMING = 1000  # due tasks that no claim has made ready yet
 _Row = tuple[str, float, float, float, int]
@@ -43,8 +44,12 @@ def read_candidates(
         with db:  # one snapshot
             first = encode_list(ready.first(request, now))
             lanes.refresh()
-            listed, coming = db.execute(SQL["candidates"], (first, request.limit, now, _MAX_COMING)).get
-        rows = [*chain.from_iterable(_lists.decode(listed)), *_rows.decode(coming)]
+            listed, encoded = db.execute(SQL["candidates"], (first, request.limit, now, _MAX_COMING)).get
+            coming = _rows.decode(encoded)
+            if len(coming) == _MAX_COMING:  # they may all be of lanes that this claim does not take
+                numbers = encode_list(lanes.matching(takes_from(request)))
+                coming = _rows.decode(db.execute(SQL["coming_in_lanes"], (numbers, now, _MAX_COMING)).get)
+        rows = [*chain.from_iterable(_lists.decode(listed)), *coming]
     except msgspec.DecodeError as error:  # a lane or rank is not a number
         bad = damaged_rows(db, lanes)
         if not bad:
@@ -82,6 +87,6 @@ def divide(
 
 
 def _count_groups(chosen: Sequence[ClaimCandidate], shards: Mapping[str, int]) -> "Counter[tuple[int, str]]":
-    """How many tasks of each group, by `group_key`, each shard gives."""
+    """How many tasks of each group, by `group_key`, each shard leases."""
     groups = ((task, group_in(task.lane.needs)) for task in chosen)
     return Counter((shards[task.id], group_key(task.lane.type, group)) for task, group in groups if group is not None)

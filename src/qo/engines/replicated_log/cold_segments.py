@@ -6,7 +6,7 @@ the tasks back removes this row. Reads use the object itself, and change nothing
 
 Any process may move a segment at any time: the tables of the commit decide. The name of a segment contains the last
 number of a record that may add it, so a segment that no table names can be deleted once the floor has passed this
-number: no commit can add it any more.
+number: no commit can add it.
 """
 
 import asyncio
@@ -48,12 +48,14 @@ _MAX_BYTES = 4 * 1024 * 1024  # of the tasks of a segment
 _MAX_LOADED_BYTES = 16 * 1024 * 1024  # of segments whose tasks return in one commit
 _MAX_OPEN = 4  # segments whose tasks are kept in memory for reads
 _MAX_MOVES = 32  # segments that one call of `freeze` writes
+_MAX_CHOSEN = 8  # of them, whose tasks are chosen at once: a choice reads over all tasks that stay before them
 _COLLECT_SHARE = 24  # collect after one part in 24 of the minimal age of deleted records
+_PASS_TIME = 60.0  # seconds for which claims ignore a segment that cannot be read
 _MAX_READS = 3  # of the tables, if a segment disappears: its tasks were moved back, and its object was deleted
 
 
 class ReplicaAccess(Protocol):
-    """The replica, as segments use it."""
+    """The interface of the replica for segments."""
 
     async def peek(self, work: Callable[[Replica], Answer]) -> Answer:
         """Run work on the replica as it is."""
@@ -68,6 +70,9 @@ class ReplicaAccess(Protocol):
     def last_record(self) -> int:
         """The number of the last record, in the work of a commit too."""
 
+    def distrust(self) -> None:
+        """Called when an object is missing: the machine may have been suspended together with its clocks."""
+
     def shrank(self, size: int) -> None:
         """Called when tasks of this many stored bytes have left the tables."""
 
@@ -80,8 +85,9 @@ class ColdSegments:
         self._live, self._run = live, run
         self._open: OrderedDict[str, SqliteReader] = OrderedDict()  # by the name of the object, the last used one last
         self._is_freezing, self._thawed_at = False, float("-inf")
+        self._passed_at: float | None = None  # when claims began to ignore a segment
         self._collected_at = self._froze_history_at = float("-inf")
-        self._max_bytes, self._max_loaded_bytes = _MAX_BYTES, _MAX_LOADED_BYTES  # less if the store refuses them
+        self._max_bytes, self._max_loaded_bytes = _MAX_BYTES, _MAX_LOADED_BYTES  # reduced if the store refuses them
 
     # --- moving
 
@@ -92,28 +98,38 @@ class ColdSegments:
             return 0
         self._is_freezing = True
         try:
-            moved = 0
-            while moved < _MAX_MOVES and await self._freeze_one(self._deep):
-                moved += 1
-            return moved + (await self._freeze_history(now) if with_history else 0)
+            return await self._freeze_deep() + (await self._freeze_history(now) if with_history else 0)
         finally:
             self._is_freezing = False
 
+    async def _freeze_deep(self) -> int:
+        """Move ready tasks deep in their lanes."""
+        moved = 0
+        while moved < _MAX_MOVES and (chosen := await self._live.peek(lambda replica: replica.choose(self._deep))):
+            for numbers in chosen:
+                if not await self._freeze_one(numbers):
+                    return moved
+                moved += 1
+        return moved
+
     async def _freeze_history(self, now: float) -> int:
-        """Move old finished tasks. After all were moved, wait: retention puts them back, a segment at a time."""
+        """Move old finished tasks.
+
+        After all were moved, pause, because retention puts them back one segment at a time.
+        """
         if 0 <= now - self._froze_history_at < self._options.cold_age:
             return 0
         chosen = await self._live.peek(lambda replica: replica.choose(partial(self._old, now=now)))
         moved = 0
         for numbers in chosen:
-            moved += await self._freeze_one(fixed(numbers))
+            moved += await self._freeze_one(numbers)
         if len(chosen) < _MAX_MOVES:
             self._froze_history_at = now
         return moved
 
-    async def _freeze_one(self, choose: Callable[[apsw.Connection], Sequence[int]]) -> bool:
+    async def _freeze_one(self, numbers: Sequence[int]) -> bool:
         def draft(replica: Replica) -> tuple[SegmentDraft | None, int]:
-            return replica.draft_segment(choose), replica.schema_since
+            return replica.draft_segment(fixed(numbers)), replica.schema_since
 
         drafted, since = await self._live.peek(draft)  # the commit compares the tasks
         if drafted is None:
@@ -130,22 +146,24 @@ class ColdSegments:
             self._live.shrank(size)
         return is_moved
 
-    def _deep(self, db: apsw.Connection) -> list[int]:
+    def _deep(self, db: apsw.Connection) -> list[list[int]]:
         hot, kept, size = self._options.hot_tasks, self._options.kept_tasks, self._options.segment_size
-        return deep_tasks(db, hot=hot, kept=kept, size=size, max_bytes=self._max_bytes)
+        return deep_tasks(db, hot=hot, kept=kept, size=size, max_bytes=self._max_bytes, segments=_MAX_CHOSEN)
 
     def _old(self, db: apsw.Connection, now: float) -> list[list[int]]:
         before, size = now - self._options.cold_age, self._options.segment_size
         return old_tasks(db, before=before, size=size, max_bytes=self._max_bytes, segments=_MAX_MOVES)
 
-    async def load(self, numbers: Collection[int], *, is_claiming: bool = False) -> list[LoadedSegment]:
-        """Read the objects of segments, as far as the tables name them. Raises DamagedSegment.
+    async def load(
+        self, numbers: Collection[int], *, held: Sequence[LoadedSegment] = (), is_claiming: bool = False
+    ) -> list[LoadedSegment]:
+        """Read the objects of the segments that the tables still name, and add them to those that the caller holds.
 
-        If they are too large together, the tasks of some return to the tables at once.
+        If they are too large together, the tasks of some return to the tables immediately. Raises DamagedSegment.
         """
         if not is_claiming:  # the first tasks of a lane, which claims need, are not moved again
             self._thawed_at = asyncio.get_running_loop().time()
-        loaded, size = list[LoadedSegment](), 0
+        loaded, size = [*held], sum(len(found.body) for found in held)
         for segment in await self._live.read(lambda replica: replica.read(lambda reader: reader.segments())):
             if segment.n in numbers and (found := await self._load(segment)):
                 loaded.append(found)
@@ -156,7 +174,7 @@ class ColdSegments:
         return loaded
 
     async def _load(self, segment: ColdSegment) -> LoadedSegment | None:
-        """None: its tasks have returned to the tables, and the object was deleted."""
+        """None: the tasks have returned to the tables, and the object was deleted."""
         try:
             body = await self._store.read(segment)
             return LoadedSegment(segment, body, await self._run(lambda: ids_of(body)))
@@ -200,25 +218,32 @@ class ColdSegments:
         return True
 
     async def pass_over(self, numbers: Collection[int], problem: object) -> None:
-        """Let claims ignore segments that cannot be read, until the next repair."""
+        """Let claims ignore segments that cannot be read, for a minute or until the next repair."""
         log.error("%s", problem)
+        self._passed_at = asyncio.get_running_loop().time()
         await self._live.read(lambda replica: _pass_over(replica, numbers))
 
     async def _is_listed(self, segment: ColdSegment) -> bool:
         """Whether the tables still name a segment, whose object may have been deleted after its tasks were moved."""
+        self._live.distrust()
         rows = await self._live.read(lambda replica: replica.read(lambda reader: reader.segments()))
         return any(row.object == segment.object for row in rows)
 
     def _unusable(self, segment: ColdSegment, error: object) -> DamagedSegment:
         return DamagedSegment(
-            f"{self._store.key(segment.object)} does not fit to the tables ({error}); see `qo doctor`, and restore an"
+            f"{self._store.key(segment.object)} does not match the tables ({error}); see `qo doctor`, and restore an"
             " older version of the bucket"
         )
 
     # --- reading
 
-    async def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
-        """A page of the tasks in the tables and in segments, newest first. Leaves out segments that cannot be read."""
+    async def find(
+        self, where: Filter, limit: int, start: Position | None, now: float, *, is_current: bool = False
+    ) -> list[Task]:
+        """A page of the tasks in the tables and in segments, newest first. Omits segments that cannot be read.
+
+        `is_current`, here and below: the replica need not be brought up to date first.
+        """
         if limit < 1:
             return []
 
@@ -239,9 +264,9 @@ class ColdSegments:
                 found = sorted([*found, *more], key=lambda task: (task.created_at, task.id), reverse=True)[:limit]
             return found
 
-        return await self._consistent(work, complete)
+        return await self._consistent(work, complete, is_current=is_current)
 
-    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+    async def get(self, ids: Sequence[str], *, is_current: bool = False) -> list[Task | None]:
         """The tasks with these ids, in the tables or in segments. Raises DamagedSegment."""
 
         async def complete(found: list[Task | None], segments: list[ColdSegment]) -> list[Task | None]:
@@ -251,9 +276,9 @@ class ColdSegments:
                 cold |= {task.id: task for task in tasks if task is not None}
             return [task or cold.get(task_id) for task_id, task in zip(ids, found, strict=True)]
 
-        return await self._consistent(lambda reader: reader.get_and_segments(ids), complete)
+        return await self._consistent(lambda reader: reader.get_and_segments(ids), complete, is_current=is_current)
 
-    async def history(self, task_id: str) -> list[Event]:
+    async def history(self, task_id: str, *, is_current: bool = False) -> list[Event]:
         """The events of a task, in the tables or in segments. Raises DamagedSegment."""
 
         async def complete(found: list[Event], segments: list[ColdSegment]) -> list[Event]:
@@ -261,16 +286,22 @@ class ColdSegments:
                 found = found or await self._query(segment, lambda reader: reader.history(task_id))
             return found
 
-        return await self._consistent(lambda reader: reader.history_and_segments(task_id), complete)
+        return await self._consistent(
+            lambda reader: reader.history_and_segments(task_id), complete, is_current=is_current
+        )
 
     async def _consistent(
         self,
         work: Callable[[SqliteReader], tuple[Answer, list[ColdSegment]]],
         complete: Callable[[Answer, list[ColdSegment]], Awaitable[Answer]],
+        *,
+        is_current: bool,
     ) -> Answer:
         """Read the tables, and complete the answer from the segments that they named at that moment."""
         for reads_left in reversed(range(_MAX_READS)):
-            found, segments = await self._live.read(lambda replica: replica.read(work))
+            read = self._live.peek if is_current else self._live.read
+            found, segments = await read(lambda replica: replica.read(work))
+            is_current = False
             if not segments:
                 return found
             try:
@@ -278,6 +309,7 @@ class ColdSegments:
             except DamagedSegment:
                 if not reads_left:
                     raise
+                self._live.distrust()
         raise RuntimeError("unreachable")
 
     async def _query(self, segment: ColdSegment, work: Callable[[SqliteReader], Answer]) -> Answer:
@@ -301,9 +333,9 @@ class ColdSegments:
     # --- garbage
 
     async def collect(self) -> int:
-        """Delete the objects that no table names and no commit can add any more. Returns their number.
+        """Delete the objects that no table names and no commit can add. Returns their number.
 
-        A listing is expensive, and the floor moves seldom, so this looks once in a while.
+        A listing is expensive and the floor moves rarely, so this runs only occasionally.
         """
         now = asyncio.get_running_loop().time()
         if now - self._collected_at < self._options.min_record_age / _COLLECT_SHARE:
@@ -315,7 +347,7 @@ class ColdSegments:
         # The floor first: every record below it is in the tables that are read after it.
         floor = (await self._checkpoints.read()).floor
         position, rows = await self._live.read(_position_and_segments)
-        if position < floor - 1:  # the machine slept, and its clocks with it: the tables are those from before
+        if position < floor - 1:  # the machine was suspended together with its clocks, so the tables are outdated
             self._collected_at = float("-inf")
             return 0
         used = {row.object for row in rows}
@@ -323,8 +355,14 @@ class ColdSegments:
         await self._store.delete(garbage)
         return len(garbage)
 
+    async def try_again_late(self) -> None:
+        """As `try_again`, if claims have ignored segments for a while. Most processes never repair."""
+        if self._passed_at is not None and asyncio.get_running_loop().time() - self._passed_at >= _PASS_TIME:
+            await self.try_again()
+
     async def try_again(self) -> None:
         """Let claims use segments again that could not be read."""
+        self._passed_at = None
         await self._live.peek(lambda replica: _set_unreadable(replica, frozenset()))
 
 

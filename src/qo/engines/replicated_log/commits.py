@@ -1,8 +1,8 @@
 """Group commit on one shard: each batch of calls becomes the next record of its log.
 
-The transaction of a batch stays open while its record is created. The creation is the commit: only then the replica
-commits and the callers get their answers. If another process has created the number first, the transaction is rolled
-back, the records of the others are applied, and the calls run again.
+The transaction of a batch stays open while its record is created. Creating the record is the commit: only then does the
+replica commit and do the callers get their answers. If another process has created the number first, the transaction is
+rolled back, the records of the others are applied, and the calls run again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.combined_claims import CombinedClaims, combined
 from qo.engines.commit_loop import CommitLoop, PendingCall
-from qo.engines.contention import ContentionSignal, WriterFairness
+from qo.engines.contention import ContentionSignal
 from qo.engines.replicated_log.catch_up import CatchUp, StaleReplica
 from qo.engines.replicated_log.frame import FrameHeader
 from qo.engines.replicated_log.keys import FrameKind, shard_prefix
@@ -23,6 +23,7 @@ from qo.engines.replicated_log.record_store import LogRecord, RecordStore
 from qo.engines.replicated_log.replica import START, LogPosition, Replica
 from qo.engines.replicated_log.shard_inbox import IngestCall, ShardInbox
 from qo.engines.replicated_log.tail_proof import TailProof
+from qo.engines.replicated_log.writer_turns import WriterTurns
 from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, StorageError
 from qo.ids import new_token
 from qo.model import ClaimRequest
@@ -32,11 +33,11 @@ from qo.sqlite_tables.writer import WriterCall
 Answer = TypeVar("Answer")
 
 log = logging.getLogger("qo.engines.replicated_log")
-_FIRST_BACKOFF, _GAP_FACTOR, _WRITING_FACTOR = 0.5, 1.0, 2.0  # see WriterFairness
 _GATHER_SHARE, _MAX_GATHER_TIME = 0.1, 0.01  # of the duration of the last write; seconds
-_MIN_PAUSE = 0.001  # seconds after a write in which the calls that wait are part of a stream
+_MIN_PAUSE = 0.001  # seconds after a write; calls that wait within this time are part of a stream
 _MAX_REFUSALS = 32  # of submissions because of their size, until calls are served again
 _MAX_BATCH_CALLS = 2_000
+_MAX_RIVAL_AGE = 10.0  # seconds of a record whose writer is probably still writing
 _WRITES_UNTIL_GROWTH = 8  # of the batches after the store refused one; a refused record is sent in vain
 _MAX_BATCH_BYTES = 16 * 1024 * 1024  # of payloads and results; the limit of an object is far above
 
@@ -63,23 +64,19 @@ class LogCommits(CommitLoop):
             max_batch_size=_MAX_BATCH_CALLS,
             max_batch_bytes=_MAX_BATCH_BYTES,
         )
-        # An attempt reads and writes one small object, and a loser's calls wait together.
-        self._fairness = WriterFairness(
-            ContentionSignal(bucket, self._key),
-            first_backoff=_FIRST_BACKOFF,
-            gap_factor=_GAP_FACTOR,
-            writing_factor=_WRITING_FACTOR,
-        )
+        self._process = new_token()
+        self._fairness = self._turns = WriterTurns(ContentionSignal(bucket, self._key), self._process)
         self._shard, self._clock = shard, clock
         self._live, self._records, self._proof, self._catch_up = live, records, proof, catch_up
         self._inbox, self._committed = inbox, committed
-        self._process = new_token()
         self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
         self._ingest: IngestCall | None = None  # in the same transaction
         self._refused: IngestCall | None = None  # in the last record, which was too large for the store
         self._writes_until_growth = _WRITES_UNTIL_GROWTH
         self._adds_submissions, self._refusals = True, 0  # with the calls of a batch, and while it is served
-        self.lost_at = float("-inf")  # when another process won a number, by the clock of the event loop
+        # By the clock of the event loop: when another process won a number, or one of its records was read between
+        # commits of this one.
+        self.rivalled_at = float("-inf")
         self._last_write = 0.0, float("-inf")  # how long it took, and when it ended
         self._answered_at = START  # the position at which the last batch was run
 
@@ -95,6 +92,13 @@ class LogCommits(CommitLoop):
         answer: Answer = await self.submit(PendingCall(work, abandoned, request, size))
         return answer
 
+    def saw(self, record: LogRecord) -> None:
+        """Call with each record that the replica applies."""
+        age = max(0.0, self._clock() - record.header.at)
+        if record.header.writer != self._process and age < _MAX_RIVAL_AGE and self._last_write[1] > float("-inf"):
+            self.rivalled_at = asyncio.get_running_loop().time()
+        self._turns.saw(record.header.writer, record.header.last, age)
+
     async def finish(self, timeout: float) -> None:
         """Serve all waiting calls, within `timeout` seconds."""
         writer = self._writer
@@ -107,10 +111,14 @@ class LogCommits(CommitLoop):
     # --- the content
 
     async def _wait_for_turn(self) -> None:
-        """Let callers that have just got their answers join the calls that wait already."""
+        """Let callers that have just received their answers join the waiting calls."""
         took, ended = self._last_write
         if asyncio.get_running_loop().time() - ended < _MIN_PAUSE:
             await asyncio.sleep(min(_MAX_GATHER_TIME, _GATHER_SHARE * took))
+
+    async def _load(self) -> None:
+        if not self._live.is_open:
+            await self._catch_up.run()
 
     @property
     def _is_loaded(self) -> bool:
@@ -118,6 +126,8 @@ class LogCommits(CommitLoop):
 
     async def _refresh(self) -> bool:
         await self._catch_up.run()
+        if await self._turns.wait_after_conflict():
+            await self._catch_up.run()
         return self._live.position != self._answered_at
 
     async def _run(self, batch: list[PendingCall]) -> bool:
@@ -195,6 +205,7 @@ class LogCommits(CommitLoop):
             self._live.fall_behind()
             log.warning("%s: the replica could not commit; it will read the record: %s", self._key, error)
         else:
+            self.saw(record)
             self._committed(record)
         finally:
             ingest, self._prepared, self._ingest = self._ingest, None, None
@@ -208,8 +219,9 @@ class LogCommits(CommitLoop):
         await super()._serve_batch(batch)
 
     def _after_refusal(self, batch: list[PendingCall]) -> list[list[PendingCall]]:
-        """The calls and the submissions of a record that was too large get separate ones; an empty batch only adds.
+        """The calls and the submissions of a record that was too large get separate records.
 
+        An empty batch only adds submissions.
         The inbox gets smaller batches only after a record with nothing but submissions was refused.
         """
         refused, self._refused = self._refused, None
@@ -244,20 +256,20 @@ class LogCommits(CommitLoop):
         try:
             await self._records.append(record)
         except Conflict as error:
-            self.lost_at = asyncio.get_running_loop().time()
+            self.rivalled_at = asyncio.get_running_loop().time()
             if self._records.doubts == doubts:
                 raise
             conflict = error
         is_in_doubt = self._records.doubts != doubts
         if is_in_doubt:
-            self._proof.reset()  # whatever the clocks say: they may have stood still with the whole machine
+            self._proof.reset()  # regardless of the clocks: they may have stood still with the whole machine
         try:
             await self._catch_up.check_floor(seq)
         except StaleReplica:
             await self._drop_replica()
             if is_in_doubt:
                 raise OutcomeUnknown(
-                    f"{self._records.key(seq)} may have been written: records of its time were deleted meanwhile"
+                    f"{self._records.key(seq)} may have been written: records of that time have been deleted since"
                 ) from None
             raise Conflict(f"{self._records.key(seq)} was used and deleted before") from None
         except StorageError as error:

@@ -1,4 +1,4 @@
-"""Merges records and writes images, so that a newcomer reads what has changed and not the whole history.
+"""Merges records and writes images, so that a new process reads the current state instead of the whole history.
 
 Any process may do it at any time. Merged records have the names of their ranges and are create-only; two processes that
 merge the same range write objects of equal meaning, and the first one stays. An image is in use once the checkpoint
@@ -42,10 +42,10 @@ log = logging.getLogger("qo.engines.replicated_log")
 IMAGE_THRESHOLD = 4 * 1024 * 1024  # stored bytes since the last image
 _IMAGE_SHARE = 0.5  # of the last image's size
 _USUAL_COMPRESSION = 8  # of patchsets: this process does not know the stored size of its own records
-_OVERDUE = 1.5  # times the bytes of a due image: `repair` runs too rarely for this rate, so a writer makes the image
+_OVERDUE = 1.5  # times the bytes of a due image: `repair` runs too rarely for this rate, so a writer creates the image
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # of patchsets that were seen and may be merged soon
 _MAX_MERGED_BYTES = 8 * 1024 * 1024  # raw; larger blocks are read as their parts, and loaders hold some in memory
-_MAX_READS = 8  # at once
+_MAX_READS = 8  # concurrent
 _MAX_UNMERGEABLE = 100_000  # remembered
 
 Item = TypeVar("Item")
@@ -82,7 +82,7 @@ class LogCompactor:
     # --- what the replica has seen
 
     def saw(self, record: LogRecord) -> bool:
-        """Count a record that the replica contains now. Returns whether it is the last one of a block."""
+        """Count a record that the replica now contains. Returns whether it is the last record of a block."""
         header = record.header
         block = block_of(header.last, self._block_size)
         size = HEADER_SIZE + (header.stored_bytes or len(record.patchset) // _USUAL_COMPRESSION)
@@ -164,7 +164,7 @@ class LogCompactor:
         return sum(self._volume.values()) > factor * limit
 
     async def write_image(self, pin: Pin, *, instead_of: str = "") -> LogImage | None:
-        """Store the replica as it is, and add it to the checkpoint. None: there is one at this position already.
+        """Store the replica as it is, and add it to the checkpoint. None: there already is an image at this position.
 
         `instead_of` is the token of a damaged image, which is removed from the checkpoint.
         """
@@ -196,20 +196,20 @@ class LogCompactor:
     async def repair(self, pin: Pin) -> int:
         """Write the image that is due, and merge what is not merged yet. Returns the number of objects written."""
         written = await self._heal(pin)
-        async with self._image_lock:  # one that is being written may be what is due
+        async with self._image_lock:  # an image that is being written may be the one that is due
             if await self.is_image_due() and await self._write_image(pin):
                 written += 1
         return written + await self._merge_missing(await self._checkpoints.read())
 
     async def _heal(self, pin: Pin) -> int:
-        """Write an image beyond objects that are damaged, if the replica has what they contained."""
+        """Write an image that replaces damaged objects, if the replica has their content."""
         written = 0
         for damage in await self._damage.reported():
             images = (await self._checkpoints.read()).images
             if any(image.seq >= damage.seq and image.token != damage.image_token for image in images):
                 await self._damage.healed(damage)
             elif damage.seq <= self._position and await self.write_image(pin, instead_of=damage.image_token):
-                log.warning("%s is damaged; an image replaces it, so no process needs it any more", damage.key)
+                log.warning("%s is damaged; an image replaces it, so no process needs it", damage.key)
                 await self._damage.healed(damage)
                 written += 1
         return written
@@ -288,7 +288,7 @@ async def _read_limited(
 
 
 def _are_mergeable(records: Sequence[LogRecord], block: MergedRange) -> bool:
-    """Whether they are the whole block without a gap, and one schema can apply them."""
+    """Whether they are the complete block, and one schema can apply them."""
     if records[0].header.first != block.first or records[-1].header.last != block.last:
         return False
     if any(FrameFlags.SCHEMA_STEP in record.header.flags for record in records):

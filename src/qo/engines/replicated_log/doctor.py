@@ -37,11 +37,12 @@ from qo.engines.replicated_log.runner import run_inline
 from qo.engines.replicated_log.schema_steps import replicated_tables
 from qo.engines.replicated_log.stored_frames import get_frame
 from qo.errors import NewerFormat, StorageError
-from qo.findings import Finding
 from qo.model import plural
+from qo.reports import Finding
 from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.patchsets import RECORDED, PatchsetRefused
 from qo.sqlite_tables.segments import ColdSegment, segment_problem
+from qo.sqlite_tables.statements import SQL
 
 _FULL = "QO_DOCTOR_FULL"  # environment variable: verify everything, however large
 _MAX_IMAGE_BYTES = 64 * 1024 * 1024  # stored; of larger images only the newest is loaded
@@ -69,7 +70,7 @@ async def examine_log(bucket: Bucket) -> list[Finding]:
 
 
 def _combined(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding for all shards in which nothing is wrong, and one for each of the others."""
+    """One finding for all shards without problems, and one for each of the others."""
     fine = {shard: finding.detail for shard, finding in enumerate(findings) if finding.ok}
     details = [f"shard {shard}: {detail}" for shard, detail in fine.items()]
     if len(details) > 1 and len(set(fine.values())) == 1:
@@ -103,7 +104,7 @@ class _ShardExamination:
             await self._examine_images(stored.checkpoint, _end(stored.checkpoint, numbers)),
             await self._examine_submissions(),
             await self._examine_garbage(stored.checkpoint, numbers),
-            await self._examine_segments(stored.checkpoint, _end(stored.checkpoint, numbers)),
+            *await self._examine_tables(stored.checkpoint, _end(stored.checkpoint, numbers)),
         ]
 
     async def _numbers(self) -> list[int]:
@@ -143,7 +144,7 @@ class _ShardExamination:
             record = await self._store.get(seq)
         except DamagedRecord as error:
             return str(error.__cause__ or error)
-        return record or f"{self._store.key(seq)} was deleted meanwhile"
+        return record or f"{self._store.key(seq)} was deleted during the check"
 
     def _broken_chain(self, record: LogRecord) -> list[str]:
         seq = record.header.first
@@ -174,7 +175,7 @@ class _ShardExamination:
         )
 
     async def _examine_range(self, merged: MergedRange) -> str | None:
-        """A problem, None if the range equals its records, or an empty text if they do not exist any more."""
+        """A problem, None if the range equals its records, or an empty text if they no longer exist."""
         key = self._merged.key(merged)
         try:
             found = await self._merged.get(merged)
@@ -242,13 +243,13 @@ class _ShardExamination:
             replica.close()
 
     async def _replayed(self, base: LogImage | None, floor: int, end: int, *, needs_digest: bool) -> str:
-        """The digest of the rows at record `end`; empty if an object on the way is damaged, which is reported, too."""
+        """The digest of the rows at record `end`; empty if a required object is damaged, which is also reported."""
         async with self._at_end(base, floor, end) as replica:
             return _digest(replica) if needs_digest and replica.position.seq == end else ""
 
     @asynccontextmanager
     async def _at_end(self, base: LogImage | None, floor: int, end: int) -> AsyncIterator[Replica]:
-        """A replica at record `end`, or before it if an object on the way is damaged."""
+        """A replica at record `end`, or before it if a required object is damaged."""
         async with self._loaded(base) as replica:
             for merged in chosen(replica.position.seq, await self._merged.ranges(replica.position.seq)):
                 block = await self._merged.get(merged) if merged.first < floor else None
@@ -265,25 +266,25 @@ class _ShardExamination:
         found = await self._read(seq)
         return None if isinstance(found, str) else found
 
-    # --- segments
+    # --- counts and segments
 
-    async def _examine_segments(self, checkpoint: LogCheckpoint, end: int) -> Finding:
-        """Every segment that the tables name must be readable, and contain what its row says."""
-        name = f"cold segments{self._where}"
+    async def _examine_tables(self, checkpoint: LogCheckpoint, end: int) -> list[Finding]:
+        """The counts must agree with the tasks. Every segment must be readable, and contain what its row says."""
+        counts, segments = f"counts{self._where}", f"cold segments{self._where}"
         try:
             async with self._at_end(checkpoint.newest_image, checkpoint.floor, end) as replica:
                 if replica.position.seq == end:
-                    return await self._compare_segments(name, replica)
+                    return [_compare_counts(counts, replica), await self._compare_segments(segments, replica)]
         except (DamagedImage, DamagedFrame, UnappliableRecord):
             pass
-        return Finding(name, None, "not examined, because the tables cannot be read")
+        return [Finding(name, None, "not examined, because the tables cannot be read") for name in (counts, segments)]
 
     async def _compare_segments(self, name: str, replica: Replica) -> Finding:
         store = ColdStore(self._bucket, self._meta.id, self._shard)
         segments = replica.read(lambda reader: reader.segments())
         examined = segments if self._is_full else segments[:_MAX_SEGMENTS]
         problems = {segment.object: await _segment_problem(store, replica, segment) for segment in examined}
-        if any(problems.values()):  # tasks that returned to the tables meanwhile are no damage
+        if any(problems.values()):  # tasks that returned to the tables in the meantime are not damage
             while record := await self._record(replica.position.seq + 1):
                 replica.apply(record)
         listed = {segment.object for segment in replica.read(lambda reader: reader.segments())}
@@ -311,9 +312,9 @@ class _ShardExamination:
         if damaged:
             return Finding(name, False, f"{_named(damaged)}; submit these tasks again, then delete the objects")
         if not keys:
-            return Finding(name, True, "no submission waits")
+            return Finding(name, True, "no submissions are waiting")
         age = self._bucket.now() - oldest
-        return Finding(name, True, f"{len(keys):,} submissions wait for a worker, the oldest for {age:,.0f} s")
+        return Finding(name, True, f"{len(keys):,} submissions are waiting for a worker, the oldest for {age:,.0f} s")
 
     async def _examine_garbage(self, checkpoint: LogCheckpoint, numbers: list[int]) -> Finding:
         name = f"garbage{self._where}"
@@ -348,8 +349,16 @@ def _changes(patchset: bytes) -> dict[tuple[Any, ...], tuple[str, Any]]:
     return changes
 
 
+def _compare_counts(name: str, replica: Replica) -> Finding:
+    wrong = replica.choose(lambda db: db.execute(SQL["wrong_counts_of_log"]).get)
+    if wrong:
+        problem = f"{plural(wrong, 'wrong count')} of tasks; stop all workers and restore an older version of the queue"
+        return Finding(name, False, problem)
+    return Finding(name, True, "the counts agree with the tasks")
+
+
 async def _segment_problem(store: ColdStore, replica: Replica, segment: ColdSegment) -> str:
-    """What is wrong with a segment, or nothing."""
+    """The problem with a segment, or an empty text."""
     try:
         body = await store.read(segment)
         return replica.choose(lambda db: segment_problem(db, segment, body))

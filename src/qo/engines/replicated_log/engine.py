@@ -1,4 +1,4 @@
-"""The engine port for the layout `log`: finds or creates the log, and keeps notes as objects beside it."""
+"""The engine port for the layout `log`: finds or creates the log, and keeps notes as objects next to it."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,11 +6,10 @@ from functools import partial
 
 from qo.bucket import Bucket
 from qo.clock import Clock, boot_clock, system_clock
-from qo.damage import QUARANTINE
+from qo.damage import QUARANTINE, Quarantine
 from qo.engine import Engine, Snapshot
 from qo.engines.note_objects import NoteObjects
 from qo.engines.polling import ClaimPoller, PollResult
-from qo.engines.quarantine import Quarantine
 from qo.engines.replicated_log.inbox_choice import InboxChoice
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
 from qo.engines.replicated_log.log_options import LogOptions
@@ -59,7 +58,10 @@ class ReplicatedLogEngine(Engine):
         elapsed: Clock = boot_clock,
         wall: Clock = system_clock,
     ) -> None:
-        """`new_runner` decides where the replicas work. `elapsed` and `wall` notice that the process has slept."""
+        """`new_runner` creates the runners of the replicas.
+
+        `elapsed` and `wall` are clocks that detect that the process was suspended.
+        """
         bucket = WatchedBucket(bucket, self._distrust)
         self._bucket, self._options = bucket, options or LogOptions()
         self._clock = clock or bucket.now
@@ -120,7 +122,7 @@ class ReplicatedLogEngine(Engine):
         meta = await create_log(self._bucket, self._options.shard_count or 1, self._clock())
         is_known = self._shard is not None
         used = self._use(meta)
-        # Otherwise the machine may have slept, or a read has found the log meanwhile.
+        # Otherwise the machine may have been suspended, or a read has found the log in the meantime.
         if self._failures == failures and not is_known and isinstance(used, LogShard):
             await used.begin_empty(start)
         self._poller.wake()
@@ -130,7 +132,7 @@ class ReplicatedLogEngine(Engine):
         if self._options.shard_count not in {None, meta.shards}:
             raise InvalidSetting(
                 f"shards={self._options.shard_count}: this queue was created with shards={meta.shards}, and the number"
-                " cannot change; leave out the option"
+                " cannot change; remove the option"
             )
         if self._shard is None:
             self._shard = self._new_shard(meta, 0) if meta.shards == 1 else self._new_sharded_log(meta)
@@ -166,7 +168,10 @@ class ReplicatedLogEngine(Engine):
             raise StorageError("this queue was opened before the process forked; open another one in the child")
 
     async def _check_format(self) -> None:
-        """Raise NewerFormat if a newer qo has excluded this build. A note is no record, so it may not meet the step."""
+        """Raise NewerFormat if a newer qo has excluded this build.
+
+        A note is not a record, so writing it does not encounter the step.
+        """
         asked_at = self._elapsed()
         if asked_at - self.format_checked_at >= FORMAT_CHECK_INTERVAL:
             await read_meta(self._bucket)

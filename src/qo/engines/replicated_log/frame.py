@@ -1,7 +1,7 @@
 """The binary frame of the objects of a log: a header of 128 bytes, then the body.
 
 Numbers are big-endian. docs/log-format.md describes each field. The checksum at the end of the header covers the whole
-object, so that no flipped bit and no truncation goes unnoticed. A second one covers the body before compression.
+object, so that every flipped bit and every truncation is detected. A second one covers the body before compression.
 """
 
 import struct
@@ -95,7 +95,7 @@ def decode_frame(key: str, data: bytes, *, max_body: int = MAX_BODY) -> tuple[Fr
 
 
 class _Problem(Exception):
-    """What is wrong with an object."""
+    """A problem with an object."""
 
 
 def _decode(key: str, name: FrameName, data: bytes, max_body: int) -> tuple[FrameHeader, bytes]:
@@ -119,7 +119,7 @@ def _decode(key: str, name: FrameName, data: bytes, max_body: int) -> tuple[Fram
     if compression not in {*Compression}:
         raise _Problem(f"its compression {compression} is unknown")
     if stored_bytes != len(data) - HEADER_SIZE:
-        raise _Problem(f"its length is {len(data)} bytes, and its header says {stored_bytes}")
+        raise _Problem(f"it is {len(data)} bytes long, but its header states {stored_bytes}")
     header = FrameHeader(
         name.kind, shard, first, last, own_id.hex(), previous.hex(), last_id.hex(), at, writer.hex(),
         schema, schema_since, FrameFlags(flags), number, since, Compression(compression), raw_bytes, stored_bytes,
@@ -133,7 +133,7 @@ def _decode(key: str, name: FrameName, data: bytes, max_body: int) -> tuple[Fram
 
 
 def _unpacked(stored: memoryview, header: FrameHeader, max_body: int) -> bytes:
-    """The body before compression, which is never longer than the header says."""
+    """The body before compression, which is never longer than the header states."""
     if header.raw_bytes > max_body:
         raise _Problem(f"its body of {header.raw_bytes} bytes is too large; the limit is {max_body}")
     if header.compression is Compression.NONE:

@@ -1,9 +1,9 @@
-"""Deletes what no replica needs any more.
+"""Deletes what no replica needs.
 
-The floor is moved up before anything below it is deleted, so a writer or reader that was asleep can tell a number whose
-record was deleted from a number that was never used. It moves past a record only if the record is a day old. Both times
-of this comparison are the store's own: of the record, and of the checkpoint. A wrong clock of this machine deletes
-nothing.
+The floor is moved up before anything below it is deleted, so a writer or reader that was suspended can distinguish a
+number whose record was deleted from one that was never used. It moves past a record only if the record is a day old.
+Both times of this comparison are the store's own: of the record, and of the checkpoint. A wrong clock of this machine
+deletes nothing.
 """
 
 import logging
@@ -34,7 +34,7 @@ _ImageName = tuple[int, str]  # number and token
 
 
 class LogGarbage:
-    """Call `collect` from `repair()`. Several processes may do so at once."""
+    """Call `collect` from `repair()`. Several processes may do so concurrently."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LogGarbage:
     # --- the floor
 
     async def move_floor(self) -> LogCheckpoint:
-        """Move the floor up as far as both images and the merged records after them replace records that are old."""
+        """Move the floor up past old records that both images and the merged records after them replace."""
         stored = await self._checkpoints.load()
         checkpoint = stored.checkpoint
         if len(checkpoint.images) < KEPT_IMAGES or not await self._may_move(checkpoint.floor):
@@ -74,7 +74,7 @@ class LogGarbage:
             return checkpoint
 
         def raised(current: LogCheckpoint) -> LogCheckpoint:
-            # What was verified is about these images.
+            # The verified ranges refer to these images.
             return current.with_floor(floor) if current.images == checkpoint.images else current
 
         return await self._checkpoints.change(raised)
@@ -89,7 +89,10 @@ class LogGarbage:
         return self._first[1] <= self._bucket.now() - self._min_record_age
 
     async def _path(self, image: LogImage) -> list[int]:
-        """The numbers that a newcomer reaches from an image by merged records. [0] if the image is damaged."""
+        """The numbers that a new process can reach from an image through merged records.
+
+        [0] if the image is damaged.
+        """
         prefix = image_prefix(self._log, self._shard, image.seq, image.token)
         if len(await self._listed(prefix)) < image.parts:
             log.error("parts of the image %s are missing, so nothing is deleted; see `qo doctor`", prefix)
@@ -159,7 +162,7 @@ class LogGarbage:
         await retry(lambda: self._bucket.delete(key))
 
     async def _records_below(self, floor: int) -> list[str]:
-        """Records that were merged, and those of a writer that was asleep and used a number again."""
+        """Records that were merged, and those of a suspended writer that used a number again."""
         end = record_key(self._log, self._shard, floor)
 
         async def below() -> list[str]:
@@ -208,7 +211,7 @@ class LogGarbage:
 
 
 def _reachable(seq: int, paths: Sequence[Sequence[int]]) -> int:
-    """The highest number up to `seq` that is in every image, or that a newcomer reaches by merged records."""
+    """The highest number up to `seq` that is in every image, or that a new process can reach through merged records."""
     candidates = [seq, *(number for path in paths for number in path if number < seq)]
     return max(
         (number for number in candidates if all(number <= path[0] or number in path for path in paths)), default=0

@@ -165,7 +165,7 @@ def _copy(pinned: PinnedReplica, path: Path) -> int:
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel what an error has left running, and wait for it."""
+    """Cancel the tasks that are still running after an error, and wait for them."""
     running = [task for task in tasks if not task.done()]
     for task in running:
         task.cancel()

@@ -23,7 +23,10 @@ class InboxChoice:
         self._image_sizes: dict[LogShard, int] = {}  # when the first task was submitted
 
     async def use_inbox(self, shard: LogShard, tasks: Sequence[NewTask], *, shard_count: int = 1) -> bool:
-        """Whether another process adds the tasks. Nobody learns then whether one of them existed before."""
+        """Whether another process adds the tasks.
+
+        In that case the caller does not learn whether one of them already existed.
+        """
         mode = self._options.submit
         if mode is SubmitMode.DIRECT:
             return False

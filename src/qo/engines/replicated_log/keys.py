@@ -32,7 +32,7 @@ class FrameKind(IntEnum):
 
 
 class FrameName(NamedTuple):
-    """What the name of an object says about its content. None: the name does not say it."""
+    """What the name of an object states about its content. None: the name does not contain it."""
 
     kind: FrameKind
     log: str
@@ -124,7 +124,7 @@ def owner_key(log: str, period: int, process: str) -> str:
 
 
 def parse_key(key: str) -> FrameName | None:
-    """What the name of a record, merged record, image part, segment or submission says; None for any other name."""
+    """The parsed name of a record, merged record, image part, segment or submission; None for any other name."""
     match = _NAME.fullmatch(key)
     if match is None:
         return None

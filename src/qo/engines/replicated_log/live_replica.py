@@ -34,7 +34,7 @@ class LiveReplica:
 
     @property
     def replica(self) -> Replica:
-        """The replica. The caller has made sure that it is open."""
+        """The replica. The caller must have made sure that it is open."""
         if self._replica is None:
             raise RuntimeError("the replica is not open")
         return self._replica
@@ -84,7 +84,7 @@ class LiveReplica:
 
     def _discard(self) -> None:
         replica, self._replica, self.is_behind = self._replica, None, True
-        if replica is not None:  # reads that have begun end first
+        if replica is not None:  # reads in progress finish first
             closing = asyncio.create_task(run_to_end(self._run_read, replica.close))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)

@@ -1,7 +1,7 @@
 """Loads a replica: an image, then merged records. The caller reads the records after them as any other replica does.
 
 Objects may disappear while they are read, because another process has published a newer image and collected the
-garbage. So after a missing object everything is planned anew from the checkpoint.
+garbage. After a missing object, everything is therefore planned again from the checkpoint.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from qo.engines.replicated_log.replica import LogPosition, Replica, UnappliableR
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.runner import Runner
 from qo.errors import NewerFormat, Refused, StorageError
-from qo.progress import show
+from qo.reports import show
 
 log = logging.getLogger("qo.engines.replicated_log")
 
@@ -117,13 +117,13 @@ class _Loader:
                 return await self._extended(replica, checkpoint)
         if checkpoint.floor > 1:
             raise DamagedLog(f"{'; '.join(map(str, damaged)) or 'the checkpoint names no image'}; {_ADVICE}")
-        # No record was ever deleted, so they lead from the beginning to the current state.
+        # No record was ever deleted, so the records lead from the beginning to the current state.
         return await self._extended(
             await self._run(lambda: Replica(self._place, schema=self._first_schema)), checkpoint
         )
 
     async def _report(self, key: str, problem: object) -> None:
-        """Ask a process whose replica does not need the object for a new image."""
+        """Request a new image from a process whose replica does not need the object."""
         log.error("%s", problem)
         with suppress(StorageError):  # this process may have no right to write
             await self._damage.report(key, problem)
@@ -157,7 +157,7 @@ class _Loader:
         return replica
 
     async def _apply_merged(self, replica: Replica, checkpoint: LogCheckpoint) -> None:
-        """Apply merged records as far as they lead. Those that cannot be used are replaced by smaller ones."""
+        """Apply merged records as far as possible. Those that cannot be used are replaced by smaller ones."""
         ranges, unusable = set(await self._merged.ranges(replica.position.seq)), None
         while path := chosen(replica.position.seq, ranges):
             unusable = await self._follow(replica, path)
@@ -172,7 +172,7 @@ class _Loader:
             raise _Outdated(self._merged.key(missing))
 
     async def _follow(self, replica: Replica, path: Sequence[MergedRange]) -> MergedRange | None:
-        """Apply these merged records in order. Returns the first one that is missing, damaged or does not fit."""
+        """Apply these merged records in order. Returns the first one that is missing, damaged or does not match."""
         async with aclosing(self._read_ahead(path)) as blocks:
             async for merged, block in blocks:
                 if block is None or not await self._applies(replica, block):

@@ -1,15 +1,15 @@
-"""Reports of damaged objects of a log, and their healing by a process whose replica does not need them.
+"""Reports of damaged objects of a log, and their repair by a process whose replica does not need them.
 
 A process that cannot pass a damaged object writes the note `quarantine/log/{shard}/{number}`. The next `repair()` of a
-process whose replica contains the number writes an image, so newcomers do not need the object any more.
+process whose replica contains the number writes an image, so new processes no longer need the object.
 """
 
 import msgspec
 from msgspec import Struct
 
 from qo.bucket import ANY, Bucket
+from qo.damage import Quarantine
 from qo.engines.note_objects import NoteObjects
-from qo.engines.quarantine import Quarantine
 from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.keys import FrameKind, parse_key
 from qo.engines.replicated_log.stored_frames import get_frame
@@ -52,7 +52,7 @@ class LogDamageNotes:
         await self._notes.write(self._name(damage), msgspec.json.encode(damage), ANY)
 
     async def reported(self) -> list[LogDamage]:
-        """What was reported and is still damaged. Notes about objects that can be read again are removed."""
+        """The reported objects that are still damaged. Notes about objects that can be read again are removed."""
         damaged: list[LogDamage] = []
         for note in await self._notes.find(self._prefix):
             try:
@@ -66,7 +66,7 @@ class LogDamageNotes:
         return damaged
 
     async def healed(self, damage: LogDamage) -> None:
-        """The object is not needed any more."""
+        """The object is no longer needed."""
         await self._notes.drop(self._name(damage))
 
     def _name(self, damage: LogDamage) -> str:

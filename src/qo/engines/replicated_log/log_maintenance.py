@@ -32,7 +32,7 @@ class LogMaintenance:
     ) -> None:
         log_id = meta.id
         self._bucket, self._meta, self._shard = bucket, meta, shard
-        self._run = new_runner()  # its own one: the replica is used while an image is compressed
+        self._run = new_runner()  # a separate runner: the replica is used while an image is compressed
         self._compactor = LogCompactor(
             bucket,
             log_id,
@@ -62,7 +62,10 @@ class LogMaintenance:
         self._compactor.saw(record)
 
     def committed(self, record: LogRecord, live: LiveReplica) -> bool:
-        """The process that completes a block merges it, so that no election is needed. Returns whether it does."""
+        """The process that completes a block merges it, so that no election is needed.
+
+        Returns whether this process does.
+        """
         is_last = self._compactor.saw(record)
         if is_last:
             self.start(self._compactor.end_block(record.header.last, lambda: _pin(live)))
@@ -73,11 +76,14 @@ class LogMaintenance:
         self._compactor.shrank(size)
 
     async def repair(self, live: LiveReplica) -> int:
-        """Merge, write the image that is due, and delete garbage. The replica is open. Returns what was done."""
+        """Merge, write the image that is due, and delete garbage. The replica must be open.
+
+        Returns the number of repairs.
+        """
         return await self._compactor.repair(lambda: _pin(live)) + await self._garbage.collect()
 
     async def report(self, key: str, problem: object) -> None:
-        """Ask the other processes for an image that replaces a damaged object."""
+        """Request an image from other processes that replaces a damaged object."""
         if key in self._reported:
             return
         with suppress(StorageError):  # this process may have no right to write
@@ -85,7 +91,10 @@ class LogMaintenance:
             self._reported.add(key)
 
     async def finish(self) -> None:
-        """End the work in the background. The replica must still be open. What is not finished, others do again."""
+        """End the work in the background. The replica must still be open.
+
+        Other processes repeat what is not finished.
+        """
         if self._background:
             await asyncio.wait(self._background, timeout=_CLOSE_TIMEOUT)
         for task in (background := [*self._background]):
@@ -94,7 +103,7 @@ class LogMaintenance:
             await asyncio.wait(background)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in the background. What fails, the next repair does."""
+        """Run work in the background. The next repair repeats what fails."""
         task = asyncio.get_running_loop().create_task(_logged(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -109,6 +118,6 @@ async def _logged(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except QoError as error:
-        log.warning("records were not merged, or tasks not moved; the next repair does it: %s", error)
+        log.warning("records were not merged, or tasks not moved; the next repair tries again: %s", error)
     except Exception:
         log.exception("records were not merged, or tasks not moved")

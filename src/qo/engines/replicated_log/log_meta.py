@@ -13,7 +13,7 @@ import msgspec
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
-from qo.checksum import check_seal, sealed
+from qo.damage import check_seal, sealed
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.keys import MAX_SHARDS, META
@@ -29,7 +29,7 @@ from qo.sqlite_tables.header import VERSION
 FORMAT = 1  # see docs/formats.md
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and preserve
 _ID_DIGITS = 12
-_MAX_READS = 3  # of a damaged object, until two responses are the same
+_MAX_READS = 3  # of a damaged object, until two responses are identical
 _MAX_PARALLEL_REQUESTS = 16
 
 
@@ -117,7 +117,7 @@ async def create_log(bucket: Bucket, shards: int, now: float) -> LogMeta:
     except Conflict:
         winner = await read_meta(bucket)
         if winner is None:
-            raise  # it was removed meanwhile
+            raise  # it was removed in the meantime
         if winner.id != meta.id:
             await _remove(bucket, stores)
         return winner
@@ -136,7 +136,7 @@ async def record_schema(bucket: Bucket, step: SchemaStep) -> None:
         raised = msgspec.structs.replace(
             meta, schema=step.number, schema_since=step.since, schema_qo=step.qo, write=new_token()
         )
-        with suppress(Conflict):  # another process has changed it: look again
+        with suppress(Conflict):  # another process has changed it: read it again
             await put_document(
                 bucket,
                 META,
@@ -156,6 +156,6 @@ def _is_written_by(stored: bytes, write: str) -> bool | None:
 
 
 async def _remove(bucket: Bucket, stores: Sequence[CheckpointStore]) -> None:
-    """Remove what a lost race left behind. No process uses it, so a failure is harmless."""
+    """Remove the objects left by a lost race. No process uses them, so a failure is harmless."""
     with suppress(StorageError):
         await in_parallel(bucket.delete, [store.key for store in stores], max_concurrent=_MAX_PARALLEL_REQUESTS)

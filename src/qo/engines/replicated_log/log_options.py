@@ -9,9 +9,7 @@ from qo.errors import InvalidSetting
 
 
 class SubmitMode(StrEnum):
-    AUTO = (
-        "auto"  # the inbox, if a large replica would have to be loaded, or if a process that only submits loses races
-    )
+    AUTO = "auto"  # the inbox if a large replica would have to be loaded, or if a process that only submits loses races
     INBOX = "inbox"  # every new task goes into the inbox: the process needs no right to read or write the log
     DIRECT = "direct"  # every new task is committed to the log
 
@@ -23,7 +21,7 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     block_size: int = 64  # records that are merged into one
     image_threshold: int = 4 * 1024 * 1024  # stored bytes of records after which an image may be due
     min_record_age: float = 86_400.0  # seconds; younger records are never deleted
-    trust: float = 3_600.0  # seconds for which a proof of the log's end makes the check of the floor superfluous
+    trust: float = 3_600.0  # seconds for which a proof of the log's end makes the check of the floor unnecessary
 
     segment_size: int = 4_000  # tasks that are moved into one cold segment, at most
     segment_span: int = 4_096  # records that may be written between the reading of its tasks and their removal

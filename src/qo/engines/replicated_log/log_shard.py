@@ -47,7 +47,7 @@ from qo.model import (
     check_distinct,
     page_start,
 )
-from qo.sqlite_tables.damage import BadRow, around_damage
+from qo.sqlite_tables.damage import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.table import SqliteTable
@@ -55,20 +55,21 @@ from qo.sqlite_tables.table import SqliteTable
 log = logging.getLogger("qo.engines.replicated_log")
 _CLOSE_TIMEOUT = 30.0
 _FIRST_POLL_INTERVAL = 0.01  # seconds: a poll reads one small object, or finds none
-# Until a quiet minute has passed: a task that comes then starts soon, and the reads of that minute cost $0.0001.
+# Until a minute without tasks has passed: a task that arrives in that minute starts soon, and its reads cost $0.0001.
 _SHARD_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.25, 5.0
+_IDLE_POLL_INTERVAL = 15.0  # seconds, later; a read by the monitor of the process counts as a poll
 _LISTING_INTERVAL = 1.0  # seconds between polls from which on a poll is a listing
 _MAX_COUNT_AGE = 1.0  # seconds
 _MAX_CANDIDATE_AGE = 0.5  # seconds
 _CONTENTION_TIME, _READING_TIME = 120.0, 30.0  # seconds
-_MAX_WRITTEN = 100  # keys of own submissions
+_MAX_WRITTEN = 100  # keys of this process's submissions
 _ALL = 2**31 - 1  # tasks
 _TASK_SIZE = 500  # bytes of a task in a record besides its payload and result, roughly
 
 
 def new_poller(clock: Clock, shards: int = 1) -> ClaimPoller:
     longest = min(_MAX_POLL_INTERVAL, _SHARD_POLL_INTERVAL * shards)
-    return ClaimPoller(clock, PollBackoff(first=_FIRST_POLL_INTERVAL, longest=longest))
+    return ClaimPoller(clock, PollBackoff(first=_FIRST_POLL_INTERVAL, longest=longest, idle=_IDLE_POLL_INTERVAL))
 
 
 class LogShard(TableEngine):
@@ -94,7 +95,7 @@ class LogShard(TableEngine):
         self._place = shard_prefix(log_id, shard).removesuffix("/")
         self._proof = proof = TailProof(options.trust, elapsed, wall)
         self._checkpoints = CheckpointStore(bucket, log_id, shard)
-        run_codec = new_runner()  # its own one: a commit does not wait for an image that is compressed
+        run_codec = new_runner()  # a separate runner: a commit does not wait for an image that is compressed
         self._records = RecordStore(bucket, log_id, shard, proof.reset, run=run_codec)
         self._maintenance = LogMaintenance(bucket, meta, shard, options, new_runner=new_runner)
         self._live = LiveReplica(self._maintenance.load, new_runner)
@@ -105,7 +106,7 @@ class LogShard(TableEngine):
             self._checkpoints,
             merged=MergedRecords(bucket, log_id, shard, run_codec),
             block_size=options.block_size,
-            applied=self._maintenance.applied,
+            applied=self._applied,
             damaged=self._maintenance.report,
         )
         self._inbox = ShardInbox(
@@ -131,26 +132,26 @@ class LogShard(TableEngine):
             inbox=self._inbox,
             committed=self._committed,
         )
-        access = ShardReplica(self._live, self._catch_up, self._commits, self._maintenance.shrank)
+        access = ShardReplica(self._live, self._catch_up, self._commits, self._maintenance.shrank, proof.reset)
         self._cold = ColdSegments(
             ColdStore(bucket, log_id, shard, run_codec), self._checkpoints, options, access, run_codec
         )
         self._calls = ShardCalls(self._commits, self._cold, self._set_aside)
-        self._poller = poller or new_poller(clock)
+        self._poller, self._has_own_poller = poller or new_poller(clock), poller is None
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
         self._used_at = float("-inf")  # when this process did anything but submit
 
     async def open(self) -> None:
-        """Nothing to do: the log was found, and the first call loads the replica."""
+        """Does nothing: the log was found, and the first call loads the replica."""
 
     async def begin_empty(self, since: ProofStart) -> None:
         """Use an empty replica without a request: the log did not exist at `since`, and was created after that."""
-        self._proof.proved(since)  # before the wait: a request that fails meanwhile withdraws it
+        self._proof.proved(since)  # before the wait: a request that fails in the meantime withdraws it
         await self._live.begin(lambda: Replica(self._place, schema=self._first_schema))
 
     def distrust(self) -> None:
-        """A request of this process failed. The machine may have slept while its clocks stood still."""
+        """A request of this process failed. The machine may have been suspended together with its clocks."""
         self._proof.reset()
 
     async def close(self) -> None:
@@ -162,6 +163,10 @@ class LogShard(TableEngine):
         await self._catch_up.finish(_CLOSE_TIMEOUT)
         await self._maintenance.finish()
         await self._live.close()
+
+    def _applied(self, record: LogRecord) -> None:
+        self._maintenance.applied(record)
+        self._commits.saw(record)
 
     def _committed(self, record: LogRecord) -> None:
         if self._maintenance.committed(record, self._live):
@@ -178,9 +183,23 @@ class LogShard(TableEngine):
         async def ask() -> list[Task]:
             return await self._calls.ask(work, self._hand_backs.start, request=request)
 
+        await self._cold.try_again_late()
+        if await self._is_drained(request):
+            return []
         await self._consume_own()
         claimed = await ask()
         return await ask() if not claimed and await self._has_late_batch() else claimed
+
+    async def _is_drained(self, request: ClaimRequest) -> bool:
+        """Whether one listing shows that there is nothing to claim, for a worker that has found nothing for a while."""
+        if self._poller.backoff.next < _LISTING_INTERVAL or request.is_repeat or not await self._look():
+            return False
+        try:
+            return self._live.is_open and not await self._live.read(
+                lambda replica: replica.candidates(request, self._clock())
+            )
+        except (SegmentNeeded, DamageFound):
+            return False
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
@@ -232,26 +251,45 @@ class LogShard(TableEngine):
         await self._cold.thaw(numbers)
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        """Looks into the inbox only for tasks that the log does not have."""
+        """Reads the inbox only for tasks that the log does not have."""
         found = await self._read_cold(lambda: self._cold.get(ids))
         if None not in found:
             return found
-        await self._inbox.look(self._commit_nothing)
-        return await self._read_cold(lambda: self._cold.get(ids))
+        is_current = await self._look()
+        return await self._read_cold(lambda: self._cold.get(ids, is_current=is_current))
 
     async def history(self, task_id: str) -> list[Event]:
         events = await self._read_cold(lambda: self._cold.history(task_id))
         if events:
             return events
-        await self._inbox.look(self._commit_nothing)
-        return await self._read_cold(lambda: self._cold.history(task_id))
+        is_current = await self._look()
+        return await self._read_cold(lambda: self._cold.history(task_id, is_current=is_current))
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
         start = page_start(after, created_before)
-        await self._inbox.look(self._commit_nothing)
-        return await self._read_cold(lambda: self._cold.find(where, limit, start, self._clock()))
+        is_current = await self._look()
+        return await self._read_cold(lambda: self._cold.find(where, limit, start, self._clock(), is_current=is_current))
+
+    async def _look(self) -> bool:
+        """Look for submissions, and add them. Returns whether the replica has every record that existed at the call.
+
+        The listing for submissions shows records too, so a read of the next one may be superfluous.
+        """
+        await self._consume_own()
+        is_known = self._live.is_open and not self._live.is_behind
+        start, setbacks = self._proof.begin(), self._live.setbacks
+        has_news = await self._inbox.look(self._commit_nothing, with_records=is_known)
+        if has_news:
+            self._poller.poll_soon()
+        # A young proof: otherwise records that were deleted may be missing in the listing.
+        if has_news is not False or self._live.setbacks != setbacks or not self._proof.is_trusted():
+            return False
+        self._proof.proved(start)
+        if self._has_own_poller:
+            self._poller.postpone()
+        return True
 
     async def _read_cold(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
         """Read the tables and the segments."""
@@ -259,7 +297,8 @@ class LogShard(TableEngine):
         return await around_damage(read, self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
-        await self._inbox.look(self._commit_nothing)
+        if await self._look():
+            return await around_damage(lambda: self._live.read(lambda replica: replica.read(work)), self._set_aside)
         return await self._read_records(work)
 
     async def _read_records(self, work: Callable[[SqliteReader], Answer]) -> Answer:
@@ -269,14 +308,15 @@ class LogShard(TableEngine):
         """Run work on a replica that has every record which existed when this was called."""
         await self._consume_own()
         await self._catch_up.run()
-        while not self._live.is_open:  # a commit has found meanwhile that the replica is stale
+        while not self._live.is_open:  # a commit has found that the replica is stale
             await self._catch_up.run()
         return await self._live.read(work)
 
     async def count(self, batch: str | None = None) -> Counts:
         """The counts of all tasks may be a second old, so that a server which counts often makes few requests.
 
-        Those of a batch are not: who waits for it must not find it empty because its tasks are in the inbox.
+        Those of a batch are exact: a caller that waits for a batch must not find it empty because its tasks are in the
+        inbox.
         """
         is_recent = self._live.is_open and not self._stream.written and self._proof.is_younger_than(_MAX_COUNT_AGE)
         if batch is None and is_recent:
@@ -285,7 +325,7 @@ class LogShard(TableEngine):
 
     async def snapshot(self) -> Snapshot:
         now = self._clock()
-        await self._inbox.look(self._commit_nothing)
+        await self._look()
         version = await self._current(lambda replica: replica.position.seq)  # the tasks may be newer, and not older
         return Snapshot(await self._read_cold(lambda: self._cold.find(Filter(), _ALL, None, now)), version)
 
@@ -296,10 +336,18 @@ class LogShard(TableEngine):
         self._poller.wake()
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._poller.wait(lambda: self.poll(request), timeout)
+        await self._poller.wait(lambda: self.poll(request), timeout, peek=lambda: self._peek(request))
 
     async def poll(self, request: ClaimRequest, *, is_exact: bool = False) -> PollResult:
-        """Look for news in the bucket. `is_exact`: report only tasks that this request can claim."""
+        """Poll the bucket for new records and submissions.
+
+        `is_exact`: report only tasks that this request can claim.
+        """
+        await self._notice_news()
+        return await self._peek(request, is_exact=is_exact)
+
+    async def _peek(self, request: ClaimRequest, *, is_exact: bool = False) -> PollResult:
+        """As `poll`, in the replica as it is."""
 
         def poll(replica: Replica) -> PollResult:
             now = self._clock()
@@ -309,7 +357,7 @@ class LogShard(TableEngine):
                 is_ready = True
             return PollResult(self._inbox.has_batch or is_ready, replica.next_at())
 
-        await self._notice_news()
+        await self._cold.try_again_late()
         return await self._live.read(poll) if self._live.is_open else await self._current(poll)
 
     async def candidates(self, request: ClaimRequest, now: float, *, is_fresh: bool) -> list[ClaimCandidate]:
@@ -329,17 +377,19 @@ class LogShard(TableEngine):
                 found = await self._current(work)
             return found
 
+        await self._cold.try_again_late()
         return await self._calls.read_candidates(ask)
 
     async def leased_under(self, lease_id: str) -> list[Task]:
-        """The tasks that a claim has leased here."""
+        """The tasks that a claim has leased in this shard."""
         now = self._clock()
         return await self._read_records(lambda reader: reader.leased_under(lease_id, now))
 
     async def _notice_news(self) -> None:
-        """Look for records and submissions. A listing shows both, and a read of the next record only records, sooner.
+        """Poll for records and submissions.
 
-        A process that polls seldom lists. One that polls often reads, and lists too if submissions arrive.
+        A listing shows both; a read of the next record is quicker and shows only records. A process that polls rarely
+        lists. One that polls often reads, and also lists if submissions arrive.
         """
         if self._poller.backoff.next >= _LISTING_INTERVAL and self._live.is_open:
             if await self._inbox.scan():
@@ -359,9 +409,9 @@ class LogShard(TableEngine):
 
     @property
     def prefers_inbox(self) -> bool:
-        """Whether this process only submits, and has lost a race lately to one that writes to the log more often."""
+        """Whether this process only submits, and has met another one lately that writes to the log."""
         now = asyncio.get_running_loop().time()
-        return now - self._commits.lost_at < _CONTENTION_TIME and now - self._used_at > _READING_TIME
+        return now - self._commits.rivalled_at < _CONTENTION_TIME and now - self._used_at > _READING_TIME
 
     async def submit(self, tasks: Sequence[NewTask]) -> list[Added]:
         """Leave the tasks for another process, which adds them to the log."""
@@ -403,7 +453,7 @@ class LogShard(TableEngine):
         return repairs + await self._maintenance.repair(self._live) + await self._cold.collect()
 
     async def _freeze(self) -> int:
-        """Move tasks into segments. An error does not end the repair: the log must be compacted all the same."""
+        """Move tasks into segments. An error does not end the repair, because the log must be compacted anyway."""
         await self._cold.try_again()
         now = self._clock()
         try:

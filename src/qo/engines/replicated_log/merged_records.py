@@ -1,4 +1,4 @@
-"""Merged records: one object with the effect of a range of records, for newcomers and replicas that are far behind.
+"""Merged records: one object with the effect of a range of records, for new processes and replicas that are far behind.
 
 A block of level k is an aligned range of `size ** k` numbers; the first one begins with number 1. The compactor also
 writes the range from an image to the end of its block.
@@ -71,7 +71,7 @@ class MergedRecords:
         return frame and LogRecord(frame.header, frame.body)
 
     async def create(self, record: LogRecord) -> None:
-        """Raises Conflict if the range is merged already."""
+        """Raises Conflict if the range is already merged."""
         header = record.header
         key = self.key(MergedRange(header.first, header.last))
         await create_frame(self._bucket, key, header, record.patchset, self._run)

@@ -13,7 +13,9 @@ _MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of payloads or re
 async def write_in_batches(
     sizes: Sequence[int], write: Callable[[Sequence[int]], Awaitable[Sequence[Answer]]]
 ) -> list[Answer]:
-    """Write items of these sizes in batches, one after the other. `write` gets the places of some, and answers each.
+    """Write items of these sizes in batches, one after the other.
+
+    `write` gets the positions of some items, and returns an answer for each.
 
     A batch that the store refuses because of its size is divided. Raises ObjectTooLarge if nothing is stored because
     one item is too large, and OutcomeUnknown if some of the items are stored, and others are not.
@@ -38,7 +40,7 @@ async def write_in_batches(
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Places, so that no batch exceeds the limits unless a single item does."""
+    """The positions of each batch. No batch exceeds the limits unless a single item does."""
     first = total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -50,9 +52,9 @@ def _batches(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _divided(places: Sequence[int], sizes: Sequence[int], largest_written: int) -> list[Sequence[int]]:
-    """The halves of a refused batch; before them its largest item, unless a larger one is stored.
+    """The halves of a refused batch, preceded by its largest item unless a larger one is already stored.
 
-    If the store refuses that one too, nothing is stored yet. If not, it refuses none of the others alone.
+    If the store refuses that item too, nothing has been stored yet. Otherwise it will not refuse any other single item.
     """
     first = list[Sequence[int]]()
     largest = max(places, key=lambda place: sizes[place])

@@ -70,13 +70,13 @@ class RecordStore:
 
     @property
     def doubts(self) -> int:
-        """How many writes were left without an answer so far."""
+        """How many writes have not been answered so far."""
         return self._bucket.doubts
 
     async def append(self, record: LogRecord) -> None:
         """Create the record. Raises Conflict if another record has the number, or what `put_document` raises.
 
-        If an attempt was left without an answer, its record may have been merged and deleted before the next one: the
+        If an attempt was not answered, its record may have been merged and deleted before the next attempt: the
         caller compares `doubts` before and after, and reads the floor.
         """
         key, own_id = self.key(record.header.first), record.header.id
@@ -100,7 +100,7 @@ def _is_ours(key: str, stored: bytes, own_id: str) -> bool | None:
 
 
 class WatchedBucket:
-    """Counts writes that were left without an answer, and reports failed requests."""
+    """Counts writes that were not answered, and reports failed requests."""
 
     def __init__(self, bucket: Bucket, failed: Callable[[], None]) -> None:
         self._bucket, self._failed = bucket, failed

@@ -24,26 +24,25 @@ from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.schema_steps import BadStep, SchemaStep, make_step, next_step, replicated_tables
 from qo.errors import StorageError
 from qo.formats import Format
-from qo.model import ClaimRequest, eligibility
-from qo.sqlite_tables.claims import require_heads
+from qo.model import ClaimRequest
+from qo.sqlite_tables.claims import require_heads, takes_from
 from qo.sqlite_tables.driver_errors import to_qo_error
-from qo.sqlite_tables.foreign_content import ignore_code
-from qo.sqlite_tables.header import APPLICATION_ID, LOG_ADDITIVE, VERSION
+from qo.sqlite_tables.header import APPLICATION_ID, LOG_ADDITIVE, VERSION, ignore_code
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.rows import encode_list
 from qo.sqlite_tables.schema import add_missing_indexes, check_version, migrate
 from qo.sqlite_tables.segments import SegmentDraft, draft_segment
 from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.transaction import ReadyLanes
 from qo.sqlite_tables.writer import Writer, WriterCall
 from qo.version import __version__
 
 Answer = TypeVar("Answer")
 
 # Of the tables before the first record, in a new log. Builds that know it may use the log: later additive steps are
-# records. In a log whose meta object does not say it, it is the oldest one.
+# records. In a log whose meta object does not contain it, it is the oldest one.
 FIRST_SCHEMA, OLDEST_SCHEMA = 9, 8
 _WRITER_CACHE, _READER_CACHE = 32_768, 8_192  # KiB of pages
 _JOURNAL_LIMIT = 16 * 1024 * 1024  # bytes of write-ahead log kept after a long copy or a large transaction
@@ -151,7 +150,7 @@ class Replica:
         """Run the calls in one transaction, and return its patchset. `commit` or `roll_back` must follow.
 
         Each call gets an answer or an error. If nothing has changed, or the store refused all calls, the result is
-        empty and no transaction is open. A prepared transaction that nobody has settled is rolled back first.
+        empty and no transaction is open. A prepared transaction that was not settled is rolled back first.
         """
         with self._mapped_errors():
             self.roll_back()
@@ -161,7 +160,7 @@ class Replica:
                     return b""
                 patchset = self._recorder.take()
                 if not patchset:
-                    self._writer.commit()  # keeps what was learned, unlike a rollback
+                    self._writer.commit()  # keeps the caches, unlike a rollback
                     return b""
             except BaseException:
                 self._writer.forget()
@@ -247,9 +246,8 @@ class Replica:
         if not cold:
             return False
         self._lanes.refresh()
-        is_eligible = eligibility(request)
-        lanes = [self._lanes[lane] for lane in cold if lane in self._lanes]
-        return any(is_eligible(lane.queue, lane.type, lane.needs) for lane in lanes)
+        takes = takes_from(request)
+        return any(takes(self._lanes[lane]) for lane in cold if lane in self._lanes)
 
     def candidates(self, request: ClaimRequest, now: float) -> list[ClaimCandidate]:
         """The tasks that a claim may lease. Raises DamageFound, or SegmentNeeded."""

@@ -1,7 +1,7 @@
 """The private directory of a replica. It is disposable: the state is in the bucket.
 
 A process that is killed leaves its directory behind, and the next process that needs one removes it. The lock on
-`owner.lock` tells whether the owner is alive. The database of another process is never opened.
+`owner.lock` shows whether the owner is alive. The database of another process is never opened.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Where the blocking work of a replica runs: in a thread, or at once in tests and simulations."""
+"""Where the blocking work of a replica runs: in a thread, or immediately in tests and simulations."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _MAX_SHARED = 9  # a shard takes four, so neighbours share different ones
 
 
 class Runner(Protocol):
-    """Runs one function at a time. A function that has begun runs to its end, even if the caller is cancelled."""
+    """Runs one function at a time. A function that has begun runs to completion, even if the caller is cancelled."""
 
     async def __call__(self, function: Callable[[], T], /) -> T: ...
 

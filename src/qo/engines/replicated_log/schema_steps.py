@@ -2,7 +2,7 @@
 
 A build that knows the number of the step runs its own migration. An older one that may use the new tables adds the
 columns and tables that the step lists, and preserves their content. A step contains names and values but no SQL,
-because everybody who can write the bucket can write one.
+because everyone who can write the bucket can write one.
 """
 
 import re
@@ -67,7 +67,7 @@ def next_step(version: int) -> SchemaStep | None:
 
 
 def make_step(db: apsw.Connection, place: str, body: bytes) -> None:
-    """Change the tables as the record says. Raises BadStep, or NewerFormat; nothing is changed then."""
+    """Change the tables as the record describes. Raises BadStep, or NewerFormat; nothing is changed then."""
     try:
         step = _decoder.decode(body)
     except msgspec.DecodeError as error:
@@ -84,7 +84,7 @@ def make_step(db: apsw.Connection, place: str, body: bytes) -> None:
             try:
                 db.execute(statement)
             except apsw.SQLError as error:
-                raise BadStep(f"a step of the schema does not fit: {error}") from error
+                raise BadStep(f"a step of the schema does not match the tables: {error}") from error
         db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (step.number, step.since, step.qo))
         db.execute(f"PRAGMA user_version = {step.number}")
 

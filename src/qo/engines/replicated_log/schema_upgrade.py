@@ -15,7 +15,7 @@ from qo.ids import new_token
 async def append_step(records: RecordStore, position: LogPosition, step: SchemaStep) -> None:
     """Make the step the next record, unless another process creates that record first. The caller reads it then.
 
-    The meta object comes first: a build that the step excludes must not open the log any more.
+    The meta object comes first: a build that the step excludes must no longer open the log.
     """
     await record_schema(records.bucket, step)
     seq, own_id = position.seq + 1, new_token()

@@ -61,23 +61,24 @@ class ShardCalls:
             try:
                 return await around_damage(attempt, self._set_aside)
             except SegmentNeeded as needed:
-                numbers = dict.fromkeys((*(found.segment.n for found in loaded), *needed.numbers))
-                loaded = await self._load([*numbers], is_claiming=request is not None)
+                loaded = await self._load(needed.numbers, loaded, is_claiming=request is not None)
             except (ObjectTooLarge, PatchsetRefused) as error:
                 if not loaded:
                     raise
                 await self._thaw_apart(loaded, error, is_claiming=request is not None)
                 loaded = []
 
-    async def _load(self, numbers: Sequence[int], *, is_claiming: bool) -> list[LoadedSegment]:
-        """Read segments. Raises DamagedSegment; claims pass over such a segment."""
+    async def _load(
+        self, numbers: Sequence[int], held: list[LoadedSegment], *, is_claiming: bool
+    ) -> list[LoadedSegment]:
+        """Read segments, besides those that the call holds. Raises DamagedSegment; claims pass over such a segment."""
         try:
-            return await self._cold.load(numbers, is_claiming=is_claiming)
+            return await self._cold.load(numbers, held=held, is_claiming=is_claiming)
         except (DamagedSegment, ObjectTooLarge):
             if not is_claiming:
                 raise
         await self._thaw(numbers)
-        return []
+        return held
 
     async def _thaw_apart(self, loaded: Sequence[LoadedSegment], error: StorageError, *, is_claiming: bool) -> None:
         """Put segments back that cannot return in one commit. Raises DamagedSegment; claims pass over such ones."""
@@ -106,19 +107,25 @@ class ShardCalls:
 
 
 class ShardReplica:
-    """The replica, as cold segments use it."""
+    """The interface of the replica for cold segments."""
 
     def __init__(
-        self, live: LiveReplica, catch_up: CatchUp, commits: LogCommits, shrank: Callable[[int], None]
+        self,
+        live: LiveReplica,
+        catch_up: CatchUp,
+        commits: LogCommits,
+        shrank: Callable[[int], None],
+        distrust: Callable[[], None],
     ) -> None:
-        self._live, self._catch_up, self._commits, self.shrank = live, catch_up, commits, shrank
+        self._live, self._catch_up, self._commits = live, catch_up, commits
+        self.shrank, self.distrust = shrank, distrust
 
     async def peek(self, work: Callable[[Replica], Answer]) -> Answer:
         return await (self._live.read(work) if self._live.is_open else self.read(work))
 
     async def read(self, work: Callable[[Replica], Answer]) -> Answer:
         await self._catch_up.run()
-        while not self._live.is_open:  # a commit has found meanwhile that the replica is stale
+        while not self._live.is_open:  # a commit has found that the replica is stale
             await self._catch_up.run()
         return await self._live.read(work)
 

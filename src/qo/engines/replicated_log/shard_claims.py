@@ -1,7 +1,7 @@
-"""Claims from a log of several shards: from the own shards of the process first, then from those of others.
+"""Claims from a log of several shards: from the process's own shards first, then from those of other processes.
 
-The tasks of the own shards are leased in the order of all of them. Between the shards of different processes the order
-is only roughly kept: a busy process looks at a foreign shard every two seconds, and helps if the tasks there wait for
+The tasks of its own shards are leased in order across these shards. Across shards of different processes the order is
+approximate: a busy process checks a foreign shard every two seconds, and claims there if its tasks have been waiting
 longer.
 """
 
@@ -20,9 +20,9 @@ from qo.engines.replicated_log.shard_owners import ShardOwners
 from qo.engines.replicated_log.shard_writes import write_each
 from qo.model import ClaimRequest, Task, in_order, lane_of
 
-_VISIT_INTERVAL = 2.0  # seconds between looks at foreign shards while the own ones have tasks
-_MAX_LEAD = 5.0  # seconds for which the tasks of a foreign shard may wait longer than the own ones
-_MAX_LEASES = 1_000  # claims of which the shards are remembered
+_VISIT_INTERVAL = 2.0  # seconds between checks of foreign shards while the process's own shards have tasks
+_MAX_LEAD = 5.0  # seconds that the tasks of a foreign shard may wait longer than those of its own shards
+_MAX_LEASES = 1_000  # claims whose shards are recorded
 _MAX_LOOKS = 16  # foreign shards that are read at the same time
 
 
@@ -30,7 +30,7 @@ class ShardClaims:
     def __init__(self, shards: Sequence[LogShard], owners: ShardOwners, clock: Clock) -> None:
         self._shards, self._owners, self._clock = shards, owners, clock
         self._leases = OrderedDict[str, set[int]]()
-        self._next_foreign = int(owners.process, 16)  # each process begins elsewhere
+        self._next_foreign = int(owners.process, 16)  # each process starts at another shard
         self._visited_at: float | None = None
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -43,7 +43,7 @@ class ShardClaims:
         return claimed or await self._steal(self._foreign(own), request)
 
     async def poll(self, request: ClaimRequest) -> PollResult:
-        """Look for news in the own shards, and in some of the others."""
+        """Poll the process's own shards, and some of the others."""
         own = await self._owners.own()
         foreign = self._foreign(own)[: max(1, len(own) // 2)]
         self._next_foreign += len(foreign)
@@ -53,7 +53,7 @@ class ShardClaims:
         return PollResult(any(result.found for result in results), min(due, default=None))
 
     def _foreign(self, own: Sequence[int]) -> list[int]:
-        """The shards of others, each time beginning with another one."""
+        """The shards of other processes, starting with a different one each time."""
         others = sorted({*range(len(self._shards))}.difference(own))
         start = self._next_foreign % len(others) if others else 0
         return others[start:] + others[:start]
@@ -108,9 +108,9 @@ class ShardClaims:
         return []
 
     async def _visit(self, own: Sequence[int], request: ClaimRequest) -> list[Task]:
-        """Claim from a foreign shard whose tasks wait for much longer than the own ones.
+        """Claim from a foreign shard whose tasks have waited much longer than those of its own shards.
 
-        Its owner may have ended, may not keep up, or may not run tasks of their type.
+        Its owner may have exited, may not keep up, or may not run tasks of their type.
         """
         instant = asyncio.get_running_loop().time()
         if self._visited_at is None:
@@ -120,7 +120,7 @@ class ShardClaims:
         one, now = replace(request, limit=1), self._clock()
         theirs = await self._candidates(foreign, one, now, is_fresh=True)
         ours = await self._candidates(own, one, now, is_fresh=False)
-        if _first_due(theirs) < _first_due(ours) - _MAX_LEAD:  # the next claim looks here again
+        if _first_due(theirs) < _first_due(ours) - _MAX_LEAD:  # the next claim checks this shard again
             return await self._claim({foreign[0]: request})
         self._visited_at, self._next_foreign = instant, self._next_foreign + 1
         return []

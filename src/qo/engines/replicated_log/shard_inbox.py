@@ -26,19 +26,20 @@ _ACTIVE_TIME = 10.0  # seconds after a submission was found in which its produce
 _ACTIVE_INTERVAL, _QUIET_INTERVAL = 0.1, 1.0  # seconds between listings of a process that waits for tasks
 _QUIET_SHARE = 0.1  # of the time since the last submission was found, between these two
 _BUSY_INTERVAL = 1.0  # seconds between listings of a busy one; a listing costs as much as twelve reads
+_QUIET_BUSY_INTERVAL = 3.0  # the same, if it has found no submission lately
 _MAX_STREAMS, _MAX_WIDTH = 8, 8  # producers whose next submissions are read without a listing, and how many of each
 _MAX_LISTED = 1000  # keys
 _MAX_IDLE_ROUNDS = 3  # of `consume_all` without progress
 _MAX_READER_COMMITS = 8  # of one reader, for submissions that it finds
 _REFUSAL_INTERVAL = 60.0  # seconds after which a reader without permission tries again
-_MAX_READER_LISTINGS = 5  # that readers may make at once; one more each second
+_MAX_READER_LISTINGS = 5  # listings that readers may make in a burst; one more each second
 
 
 class _ActiveStream(NamedTuple):
     """The submissions that are expected of a producer."""
 
     next: int
-    width: int  # how many are read at once
+    width: int  # how many are read concurrently
     active_at: float
 
 
@@ -105,21 +106,26 @@ class ShardInbox:
 
     @property
     def is_late(self) -> bool:
-        """Whether the last listing is a while ago."""
+        """Whether the last listing is outdated."""
         return asyncio.get_running_loop().time() - self._looked_at >= _BUSY_INTERVAL
 
     async def scan(self) -> bool:
         """List what follows the last record, and read the submissions. Returns whether there are new records."""
         self._listed_at = self._looked_at = asyncio.get_running_loop().time()
+        keys = await self._notice_listed()
+        await self._read()
+        return _has_records(keys)
+
+    async def _notice_listed(self) -> list[str]:
+        """List what follows the last record: further records, and submissions."""
         keys = await retry(self._list)
         self._inbox.notice(keys)
         if len(keys) >= _MAX_LISTED:
             await self._inbox.scan()  # continues where its last listing has ended
-        await self._read()
-        return _has_records(keys)
+        return keys
 
     async def read_streams(self) -> None:
-        """Read the next submission of each active producer, which is sooner found so than by a listing."""
+        """Read the next submission of each active producer, which is quicker than a listing."""
         self._forget_streams(asyncio.get_running_loop().time())
         if 0 < len(self._streams) <= _MAX_STREAMS:
             self._inbox.notice(
@@ -151,7 +157,8 @@ class ShardInbox:
         if self._listed_at is None:
             self._listed_at = instant
         if is_claiming and self._scanning is None:
-            if instant - self._listed_at >= _BUSY_INTERVAL:
+            is_quiet = self._found_at is None or instant - self._found_at >= _ACTIVE_TIME
+            if instant - self._listed_at >= (_QUIET_BUSY_INTERVAL if is_quiet else _BUSY_INTERVAL):
                 self._scanning = self._start(self._look(self.scan))
             elif self._streams:
                 self._scanning = self._start(self._look(self.read_streams))
@@ -177,7 +184,7 @@ class ShardInbox:
         elif isinstance(error, SegmentNeeded):  # a submission repeats one whose tasks are in a segment
             self._start(self._thaw_segments(error.numbers, call.batch))
         elif isinstance(error, StorageError):  # of the whole transaction
-            log.warning("submissions could not be added, and will be: %s", error)
+            log.warning("submissions could not be added yet; trying again: %s", error)
         else:
             self._inbox.refuse(call.batch, error)
 
@@ -213,16 +220,16 @@ class ShardInbox:
         try:
             await self._thaw(numbers)
         except DamagedSegment as error:
-            self._inbox.refuse(batch, error)
+            self._inbox.postpone(batch, error)
         except StorageError as error:
-            log.warning("submissions could not be added, and will be: %s", error)
+            log.warning("submissions could not be added yet; trying again: %s", error)
 
     # --- completely
 
     async def consume_all(self, commit: Callable[[], Awaitable[object]], keys: Iterable[str] = ()) -> int:
-        """Add every submission that waits now; `keys` are known to. Returns the number of commits.
+        """Add every submission that is waiting now; those in `keys` are known to be. Returns the number of commits.
 
-        What is submitted meanwhile may wait longer, or this would not end while producers go on.
+        Later submissions may wait longer; otherwise this would not end while producers keep submitting.
         """
         self._inbox.notice(keys)
         self._inbox.rewind()
@@ -234,17 +241,26 @@ class ShardInbox:
             if is_last:
                 return commits
 
-    async def look(self, commit: Callable[[], Awaitable[object]]) -> None:
-        """List for a reader, and add what waits. Frequent readers may list once a second: a listing is expensive."""
+    async def look(self, commit: Callable[[], Awaitable[object]], *, with_records: bool) -> bool | None:
+        """List for a reader, and add what waits. Frequent readers may list once a second: a listing is expensive.
+
+        Returns whether the listing shows submissions, or records after the last one; None if it is not known.
+        """
         now = asyncio.get_running_loop().time()
         self._listings, self._refilled_at = min(_MAX_READER_LISTINGS, self._listings + now - self._refilled_at), now
-        if self._listings >= 1 and now >= self._refused_until:
-            self._listings, self._looked_at = self._listings - 1, now
-            try:
+        if self._listings < 1 or now < self._refused_until:
+            return None
+        self._listings, self._looked_at = self._listings - 1, now
+        has_news: bool | None = None
+        try:
+            if with_records:
+                has_news = bool(await self._notice_listed())
+            else:
                 await self._inbox.scan()
-            except StorageError as error:
-                self._report(error)
-            await self.consume_some(commit)
+        except StorageError as error:
+            self._report(error)
+        await self.consume_some(commit)
+        return has_news
 
     async def look_late(self) -> None:
         """List for a worker that found no task, if the last listing is a while ago."""
@@ -253,7 +269,7 @@ class ShardInbox:
                 await self.scan()
             except StorageError as error:
                 self._looked_at = float("-inf")
-                if type(error) is not Refused:  # a worker must not end because it could not look
+                if type(error) is not Refused:  # a worker must not stop because it could not list
                     raise
                 self._report(error)
 
@@ -266,12 +282,14 @@ class ShardInbox:
         return 0
 
     def _report(self, error: StorageError) -> None:
-        """Log why submissions are missing. A process without permission need not add them, and tries it seldom."""
-        if type(error) is not Refused:  # its subclasses say that something is damaged, too new or too large
-            log.warning("submissions that wait were not added, so they are not shown: %s", error)
+        """Log why submissions are missing. A process without permission need not add them, and rarely tries."""
+        if type(error) is not Refused:  # its subclasses mean that something is damaged, too new or too large
+            log.warning("waiting submissions were not added, so they are not shown: %s", error)
             return
         if self._refused_until == float("-inf"):
-            log.warning("this process may not add submissions that wait, so it shows only what others add: %s", error)
+            log.warning(
+                "this process may not add waiting submissions, so it shows only those that others add: %s", error
+            )
         self._refused_until = asyncio.get_running_loop().time() + _REFUSAL_INTERVAL
 
     async def _consume(
@@ -290,7 +308,7 @@ class ShardInbox:
         return commits
 
     async def idle_producers(self, old: Sequence[str]) -> list[str]:
-        """Those of the producers that have no object left."""
+        """The producers that have no objects left."""
         return await self._inbox.without_objects(old)
 
     async def finish(self) -> None:

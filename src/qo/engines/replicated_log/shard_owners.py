@@ -1,4 +1,4 @@
-"""Which shards a process claims from first. Each process that claims leaves a mark in the bucket while it is alive.
+"""Which shards a process claims from first. Each process that claims keeps a marker in the bucket while it is alive.
 
 Owners only avoid races: any process may claim from any shard, so a wrong or outdated view of the owners is harmless.
 """
@@ -19,23 +19,23 @@ from qo.ids import new_token
 
 log = logging.getLogger("qo.engines.replicated_log")
 
-PERIOD = 60.0  # seconds between the marks of a process, and between its looks at those of the others
-_FIRST_INTERVAL = 1.0  # seconds between looks after the processes have changed; it doubles
-_LIFETIME = 2  # periods after which a process without a new mark is not alive
-_GARBAGE_AGE = 10  # periods after which any process removes a mark
+PERIOD = 60.0  # seconds between the markers of a process, and between its reads of the others' markers
+_FIRST_INTERVAL = 1.0  # seconds between reads after the set of processes has changed; it doubles
+_LIFETIME = 2  # periods after which a process without a new marker counts as dead
+_GARBAGE_AGE = 10  # periods after which any process removes a marker
 _MAX_MARKS = 10_000
 _MARK = re.compile(r"([0-9a-f]{8})-([0-9a-f]{32})")
 
 
 class ShardOwners:
-    """The live processes, as far as this one knows, and the shards of this one."""
+    """The live processes known to this process, and its own shards."""
 
     def __init__(self, bucket: Bucket, log_id: str, shards: int) -> None:
         self._bucket, self._log, self._shards = bucket, log_id, shards
         self.process = new_token()
         self._members: frozenset[str] = frozenset()
         self._own: Sequence[int] = range(shards)
-        self._marked: str | None = None  # the key of the last mark
+        self._marked: str | None = None  # the key of the last marker
         self._looked_at: float | None = None
         self._interval = _FIRST_INTERVAL
         self._looking: asyncio.Task[None] | None = None
@@ -52,7 +52,7 @@ class ShardOwners:
         return self._own
 
     async def leave(self) -> None:
-        """This process claims no more."""
+        """Call when this process stops claiming."""
         if self._looking is not None:
             await asyncio.wait([self._looking])
         marked, self._marked, self._looked_at = self._marked, None, None
@@ -65,7 +65,7 @@ class ShardOwners:
         try:
             await self._mark(period)  # first: of two processes that start together, one at least finds the other
             marks = await self._marks()
-        except StorageError as error:  # the role may not allow it; the next look is soon
+        except StorageError as error:  # the role may not allow it; the next read follows soon
             log.debug("the owners of shards are not known: %s", error)
             return
         self._use({process for at, process in marks if at >= period - _LIFETIME} | {self.process})
@@ -99,7 +99,7 @@ class ShardOwners:
 
 
 def owned_shards(process: str, members: Collection[str], shards: int) -> list[int]:
-    """The shards of a process, by rendezvous hashing: a process that comes or goes moves few shards of the others.
+    """The shards of a process, by rendezvous hashing: when a process starts or stops, few shards of the others move.
 
     The numbers of shards of two processes differ by at most one. If there are more processes than shards, each has one
     shard, and the shards have equal numbers of processes.

@@ -44,7 +44,7 @@ class ShardedLog:
         self._hand_backs = HandBacks(self.apply)
 
     def home(self, task_id: str) -> LogShard:
-        """The shard of a task, unless it has followed one of another shard under its idempotency key."""
+        """The shard of a task, unless it follows a task of another shard under its idempotency key."""
         return self.shards[shard_of(task_id, len(self.shards))]
 
     def distrust(self) -> None:

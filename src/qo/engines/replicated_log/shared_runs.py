@@ -1,4 +1,4 @@
-"""One run of an operation for all callers that ask while another run is on its way."""
+"""Shares one run of an operation between all callers that arrive while another run is in progress."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,6 @@
 """The submissions of one transaction, and the rows of their producers in the tables.
 
-The row of a producer says which of its objects were added, so each is added once.
+The row of a producer records which of its objects were added, so each is added once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class WaitingSubmission(NamedTuple):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether others may have added and deleted the object, and forgotten its producer, since it was read."""
+        """Whether the object may have been added and deleted, and its producer's row removed, since it was read."""
         return self.age.is_over(_MAX_READ_AGE)
 
 
@@ -74,7 +74,7 @@ class SubmissionBatch:
             elif number.n == due:
                 self._consume(table, number, found, now)
             elif found.exists:
-                # Others may have read it too: the row must not be forgotten before their copies are outdated.
+                # Other processes may have read it too: the row must not be removed before their copies are outdated.
                 table.db.execute(_REFRESH, (now, number.producer, now - _ROW_LIFETIME / 2))
                 (self.kept if _has_note(table, number) else self.consumed).append(number)
 

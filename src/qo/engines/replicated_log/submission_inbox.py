@@ -1,7 +1,7 @@
 """The submissions that wait in a shard: lists and reads them, and deletes them after they were added.
 
 A number is never skipped because a listing lacks it: a store may omit an object that is stored while it lists. The
-consumer then reads the object by its name. Only if it does not exist, somebody has deleted it, and the stream goes on.
+consumer then reads the object by its name. Only if it does not exist was it deleted, and the stream continues.
 """
 
 import logging
@@ -29,12 +29,12 @@ log = logging.getLogger("qo.engines.replicated_log")
 MAX_OBJECTS = 32  # of one transaction
 _MAX_LISTED = 1000  # objects of one scan
 _MAX_GAP = 64  # numbers that are read by name if a listing lacks them
-_MAX_READS = 3  # of a damaged object, until two responses are the same
+_MAX_READS = 3  # of a damaged object, until two responses are identical
 _REFUSAL_TIME = 60.0  # seconds in which a process remembers that a record was too large
 
 
 class SubmissionInbox:
-    """What a process knows about the waiting submissions of a shard."""
+    """The waiting submissions of a shard that a process has listed or read."""
 
     def __init__(
         self, bucket: Bucket, log: str, shard: int, *, elapsed: Clock = boot_clock, wall: Clock = system_clock
@@ -105,7 +105,7 @@ class SubmissionInbox:
                 self._waiting[number] = found
 
     def _next_batch(self) -> Iterator[tuple[SubmissionNumber, WaitingSubmission | None]]:
-        """As many as one transaction may add, as far as they were read."""
+        """As many of the submissions that were read as one transaction may add."""
         tasks = size = 0
         for place, (number, found) in enumerate(self._waiting.items()):
             if found is not None:
@@ -148,8 +148,8 @@ class SubmissionInbox:
     async def _get(self, numbers: Sequence[SubmissionNumber]) -> dict[SubmissionNumber, WaitingSubmission | None]:
         """Read the objects, the first of them at least, until they hold as much as a transaction may add.
 
-        A small object may unpack to much, so those after that are left out, and read later. None: there is no such
-        object.
+        A small object may decompress to a large one, so later objects are omitted and read later. None: there is no
+        such object.
         """
         age = Age(self._elapsed, self._wall)
         blobs = await in_parallel(self._fetch, numbers)
@@ -234,6 +234,18 @@ class SubmissionInbox:
         for number, found in batch.waiting.items():
             self._waiting[number] = found._replace(problem=f"{self._key(number)} cannot be added: {error}")
 
+    def postpone(self, batch: SubmissionBatch, error: BaseException) -> None:
+        """Call when a segment cannot be read that may contain tasks of the batch: finds the object that needs it.
+
+        This object waits with its successors, and is tried again after a minute: the segment may be restored.
+        """
+        if len(batch.waiting) > 1:
+            self._max_objects = 1
+            return
+        for number in batch.waiting:
+            log.error("%s waits: %s", self._key(number), error)
+            self._leave(number.producer, self._elapsed() + _REFUSAL_TIME)
+
     def refuse_size(self, batch: SubmissionBatch) -> None:
         """Call when the store refused a record of only this batch because of its size.
 
@@ -252,7 +264,7 @@ class SubmissionInbox:
             self._leave(number.producer, self._grows_at)
 
     async def without_objects(self, producers: Sequence[str]) -> list[str]:
-        """Those of the producers that have no object in the shard."""
+        """The producers that have no object in the shard."""
 
         async def is_empty(producer: str) -> bool:
             return await retry(lambda: self._is_empty(f"{submissions_prefix(self._log, self._shard)}{producer}/"))

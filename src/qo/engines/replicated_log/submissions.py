@@ -1,8 +1,8 @@
 """Tasks of producers that hold no replica: a producer writes a stream of numbered objects, and any writer adds them.
 
-A producer's number n+1 is sent only when n is stored, so a consumer can tell a missing number from the end. The row of
-a producer in the table `submissions` holds the next number to add. It changes in the transaction that adds the tasks,
-so each object is added once, however often it is listed.
+A producer's number n+1 is sent only when n is stored, so a consumer can distinguish a missing number from the end. The
+row of a producer in the table `submissions` holds the next number to add. It changes in the transaction that adds the
+tasks, so each object is added once, however often it is listed.
 """
 
 import asyncio
@@ -55,11 +55,11 @@ def decode_submission(key: str, data: bytes) -> tuple[FrameHeader, list[NewTask]
         if not 0 <= header.at < LATEST:
             raise ValueError(f"{header.at!r} is not a valid time")
         if len(tasks) != header.last:
-            raise ValueError(f"it has {len(tasks)} tasks, and its header says {header.last}")
+            raise ValueError(f"it has {len(tasks)} tasks, but its header states {header.last}")
         for task in tasks:
             check_new(task, payload_limit=MAX_PAYLOADS)
             if task.idempotency_key is not None:
-                raise ValueError("a task with an idempotency key needs an answer, which a submission has not")
+                raise ValueError("a task with an idempotency key needs an answer, which a submission does not get")
         check_distinct(task.id for task in tasks)
     except DamagedFrame as error:
         raise DamagedSubmission(str(error)) from error
@@ -69,7 +69,10 @@ def decode_submission(key: str, data: bytes) -> tuple[FrameHeader, list[NewTask]
 
 
 class Age:
-    """How long ago something happened. Two clocks measure it: each may stand still or be set while a machine sleeps."""
+    """How long ago something happened.
+
+    Two clocks measure it: each may stand still or be set while a machine is suspended.
+    """
 
     def __init__(self, elapsed: Clock, wall: Clock) -> None:
         self._elapsed, self._wall = elapsed, wall
@@ -182,7 +185,7 @@ class _Expired(Refused):
 
 
 class _ExpiringBucket:
-    """Repeats no write after MAX_STREAM_AGE: by then the object may be added and deleted, and its row forgotten."""
+    """Repeats no write after MAX_STREAM_AGE: its object may be added and deleted by then, and its row removed."""
 
     def __init__(self, bucket: Bucket, age: Age) -> None:
         self._bucket, self._age = bucket, age

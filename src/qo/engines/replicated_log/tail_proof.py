@@ -1,8 +1,9 @@
 """When a replica was last proved to be at the end of the log.
 
-A writer that slept may find the next number free because its record was deleted meanwhile. The garbage collector
-deletes nothing younger than a day, so within an hour after the proof a free number was never used. Later, the caller
-must read the floor after the answer of the store. The clocks decide only whether to make this further request.
+A writer that was suspended may find the next number free because its record was deleted in the meantime. The garbage
+collector deletes nothing younger than a day, so within an hour after the proof a free number was never used. Later, the
+caller must read the floor after the answer of the store. The clocks decide only whether to make this additional
+request.
 """
 
 from typing import NamedTuple
@@ -29,19 +30,22 @@ class TailProof:
         return ProofStart(self._elapsed(), self._wall(), self._resets)
 
     def proved(self, start: ProofStart) -> None:
-        """The next record did not exist after `start`, and had not been deleted. A reset since then outweighs this."""
+        """The next record did not exist after `start`, and had not been deleted.
+
+        A reset since then takes precedence.
+        """
         if start.resets == self._resets and (self._proof is None or start.elapsed > self._proof.elapsed):
             self._proof = start
 
     def reset(self) -> None:
-        """The replica was replaced, or the machine may have slept, so nothing is known about its position."""
+        """The replica was replaced, or the machine may have been suspended, so nothing is known about its position."""
         self._proof = None
         self._resets += 1
 
     def is_trusted(self) -> bool:
         """Whether the proof is young enough by both clocks. Ask after the store's answer, not before the request.
 
-        The clock of a virtual machine may stand still while it sleeps; then the wall clock jumps when it is set.
+        The clock of a virtual machine may stand still while it is suspended; the wall clock then jumps when it is set.
         """
         if self._proof is None:
             return False

@@ -1,7 +1,8 @@
 """One thread owns one connection. Calls that wait at the same time are served together.
 
 Only this thread uses the connection. Code in other threads can be interrupted at any line, by a signal handler, a time
-limit or Ctrl-C, and must not hold a lock or a transaction then. `direct_connection.py` says how it can write anyway.
+limit or Ctrl-C, and must not hold a lock or a transaction then. `direct_connection.py` describes how it can write
+anyway.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ class ConnectionThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a call would be served at once and alone. Another thread may change that at any time.
+        """Whether a call would be served immediately and alone. Another thread may change that at any time.
 
         If several calls were served together the last time, the next ones are expected to come together too.
         """

@@ -3,9 +3,10 @@
 CPython runs signal handlers and raises asynchronous exceptions (Ctrl-C, a time limit) between bytecodes. So nothing may
 be locked between two bytecodes: the code that was interrupted may never continue, and a signal handler that waits for
 another thread would wait for the interrupted code. Therefore one bytecode takes the locks, writes and releases the
-locks. `tuple(starmap(call, steps))` calls functions of C one after the other in C. The write is one statement, and so
-is its transaction. If a step raises, the first call of the handler releases all locks in the same way: CPython does not
-interrupt between an exception, the beginning of its handler, and the end of the first call in it. It does after that.
+locks. `results.extend(starmap(call, steps))` calls functions of C one after the other in C. The write is one statement,
+and so is its transaction. The list has the results of the steps that were done, and so shows how far a call came. If a
+step raises, the first call of the handler releases all locks in the same way: CPython does not interrupt between an
+exception, the beginning of its handler, and the end of the first call in it. It does after that.
 
 No step may run Python code. The connection has no busy handler: a caller that finds a lock taken leaves its task to the
 thread of the engine's other connection.
@@ -20,9 +21,8 @@ from typing import Any
 
 import apsw
 
-from qo.engines.sqlite.file import connect
+from qo.engines.sqlite.file import OpenFile, connect
 from qo.engines.sqlite.file_locks import WriteSteps
-from qo.engines.sqlite.open_file import OpenFile
 from qo.errors import OutcomeUnknown
 from qo.model import DEFAULT_POLICY, NewTask, schedule
 from qo.sqlite_tables.driver_errors import to_qo_error
@@ -30,9 +30,9 @@ from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.rows import encode_list, encode_retry
 from qo.sqlite_tables.statements import SQL
 
-_ADD = SQL["add_directly"]
 _Steps = tuple[tuple[Any, ...], ...]  # functions of C and their arguments
-_MAX_UNINDEXED = 128  # tasks; the next one is left to the engine's other connection, which adds all to the indexes
+_MAX_UNINDEXED = 512  # tasks; the next one is left to the engine's other connection, which adds all to the indexes
+_ADD = SQL["add_directly"].replace("{version}", str(FILE_VERSION)).replace("{max_unindexed}", str(_MAX_UNINDEXED))
 _MAX_PAYLOAD = 8_000  # bytes; a row is written again when it is added to the indexes
 _CHECKPOINT_PAGES = 1000  # two per task; a log that grows costs more at every flush than one that is written again
 _CACHE_SIZE = -4000  # KiB of pages; adding a task touches few
@@ -52,17 +52,21 @@ class DirectConnection:
             self.db.close()
             raise
         # A separate cursor: creating one later could start the garbage collector, and finalizers run Python code.
-        self._cursor = self.db.cursor()
+        self._execute = self.db.cursor().execute
         self.file_locks = file_locks
         self._unlock = list(file_locks.unlock)  # empty once closed: another engine may use the descriptors then
-        self._before: _Steps = ((self.db.changes,), *file_locks.lock)  # `changes` raises if the connection is closed
+        # `changes` raises if the connection is closed.
+        self._before: _Steps = ((lock.__enter__,), (self.db.changes,), *file_locks.lock)
+        self._after: _Steps = (*file_locks.unlock, (lock.release,))
+        self._number = len(self._before) + 1 + len(self._after)  # of steps
 
     def add(self, new: NewTask, now: float) -> bool:
         """Add a task without an idempotency key. False: nothing was stored, and this path cannot store it.
 
         Raises StorageError or OutcomeUnknown.
         """
-        if len(new.payload) > _MAX_PAYLOAD:
+        payload, retry, needs = new.payload, new.retry, new.needs
+        if len(payload) > _MAX_PAYLOAD:
             return False
         available_at, rank = schedule(new, now)
         row = (
@@ -73,40 +77,34 @@ class DirectConnection:
             new.priority,
             new.timeout,
             new.max_retries,
-            None if new.retry is DEFAULT_POLICY else encode_retry(new.retry),
+            None if retry is DEFAULT_POLICY else encode_retry(retry),
             new.trace_id,
             new.run_at,
-            new.payload,
+            payload,
             new.queue,
             new.type,
-            encode_list(new.needs) if new.needs else "[]",
-            _MAX_UNINDEXED,
+            encode_list(needs) if needs else "[]",
             new.batch,
-            FILE_VERSION,
         )
-        self._file.check_writable()
+        file = self._file
+        if not file.is_unchanged():
+            file.check_writable()
         if not self._write(row):
             return False
-        self._file.check_committed()
+        if not file.is_unchanged():
+            file.check_committed()
         self._notify()
         return True
 
     def _write(self, row: tuple[object, ...]) -> bool:
-        is_free = [True]  # empty while this call holds the locks
-        end: _Steps = ((is_free.append, True), (self._lock.release,))
-        steps: _Steps = (
-            (self._lock.__enter__,),
-            (is_free.clear,),
-            *self._before,
-            (self._cursor.execute, _ADD, row),
-            *self._unlock,
-            *end,
-        )
-        release = starmap(call, chain(self._unlock, end))  # reads the list when it is called
+        steps: _Steps = (*self._before, (self._execute, _ADD, row), *self._after)
+        release = starmap(call, chain(self._unlock, ((self._lock.release,),)))  # reads the list when it is called
+        results: list[object] = []
+        number = self._number
         try:
-            tuple(starmap(call, steps))
+            results.extend(starmap(call, steps))
         except BaseException as error:
-            if is_free:  # an interrupt before or after the steps
+            if not results or results[number - 1 :]:  # an interrupt before or after the steps
                 raise
             try:
                 tuple(release)

@@ -9,8 +9,8 @@ import apsw
 
 from qo.engines.sqlite.file import check_file, connect, path_of
 from qo.errors import StorageError
-from qo.findings import Finding
 from qo.model import plural
+from qo.reports import Finding
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.schema import check_version
@@ -38,7 +38,7 @@ def _examine(path: Path) -> Iterator[Finding]:
         yield Finding("file", False, str(error))
         return
     if not there:
-        yield Finding("file", False, f"{path} holds no queue yet; check the name, or add a first task to create it")
+        yield Finding("file", False, f"{path} contains no queue yet; check the name, or submit a task to create it")
         return
     yield Finding("file", True, f"{path} is a queue")
     yield from _inside(path)
@@ -138,4 +138,4 @@ def _writable(db: apsw.Connection) -> Finding:
         db.execute("INSERT INTO notes (name, data, version) VALUES ('qo doctor', x'', '') ON CONFLICT DO NOTHING")
     finally:
         db.execute("ROLLBACK")
-    return Finding("writing", True, "the file can be written")
+    return Finding("writing", True, "the file is writable")

@@ -18,9 +18,8 @@ from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.sqlite.connection_thread import ConnectionCall, ConnectionThread, DirectCall
 from qo.engines.sqlite.direct_connection import DirectConnection
-from qo.engines.sqlite.file import check_file, connect, open_log, path_of, prepare
+from qo.engines.sqlite.file import OpenFile, check_file, connect, open_log, path_of, prepare
 from qo.engines.sqlite.file_locks import FileLocks, WriteSteps, acquire_locks, release_locks
-from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import FileWatch
 from qo.engines.table_engine import Answer, TableEngine
 from qo.errors import StorageError
@@ -51,7 +50,7 @@ class _OpenEngine:
             raise
         writing, reading, watching = self.connections
         self._path = path
-        self._direct: DirectConnection | None = None
+        self.direct: DirectConnection | None = None
         self._is_direct_tried = False
         self.watch = FileWatch(path, watching, clock)
         writer = Writer(path, writing, self.watch.notify, self._file, FILE_VERSION)
@@ -72,7 +71,7 @@ class _OpenEngine:
         """The connection for callers that write in their own threads; None if it cannot be opened."""
         if not self._is_direct_tried:
             self.writer.call(self._open_direct)  # in that thread, because the caller can be interrupted
-        return self._direct
+        return self.direct
 
     def _open_direct(self, _: object) -> None:
         if self._is_direct_tried:
@@ -81,8 +80,8 @@ class _OpenEngine:
         steps = WriteSteps()
         try:
             steps = self._locks.borrow_steps(self._file.index)
-            self._direct = DirectConnection(self._path, self._file, self.writer.lock, steps, self.watch.notify)
-            self.connections.append(self._direct.db)
+            self.direct = DirectConnection(self._path, self._file, self.writer.lock, steps, self.watch.notify)
+            self.connections.append(self.direct.db)
         except (OSError, apsw.Error, StorageError) as error:
             self._locks.return_steps(steps)
             log.warning("%s: single submits are slower than usual, because a connection failed: %s", self._path, error)
@@ -100,9 +99,9 @@ class _OpenEngine:
         self.writer.join()
         self.reader.join()
         self.watch.close()
-        if self._direct is not None:
-            self._direct.close()
-            self._locks.return_steps(self._direct.file_locks)
+        if self.direct is not None:
+            self.direct.close()
+            self._locks.return_steps(self.direct.file_locks)
         if self._file.problem():  # a log that other processes do not see must not overwrite their writes
             for connection in self.connections[:2]:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -198,9 +197,9 @@ class SqliteEngine(TableEngine):
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
         opened = self._opened()
         if len(tasks) == 1 and tasks[0].idempotency_key is None and opened.writer.is_idle:
-            direct = opened.direct_connection()
+            direct = opened.direct or opened.direct_connection()
             if direct is not None and direct.add(tasks[0], self._clock()):
-                return [Added(tasks[0].id, new=True)]
+                return [tuple.__new__(Added, (tasks[0].id, True))]  # a quarter of the time of `Added(...)`
         check_distinct(task.id for task in tasks)
         writer = opened.writer
         while True:
@@ -212,7 +211,7 @@ class SqliteEngine(TableEngine):
                 return added
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        """Claim tasks. The tasks of a caller that was cancelled meanwhile are released."""
+        """Claim tasks. The tasks of a caller that was cancelled in the meantime are released."""
         if request.is_repeat:
             self._repeating.add(request.lease_id)
         try:

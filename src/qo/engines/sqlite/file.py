@@ -1,9 +1,14 @@
-"""The database file: its path in a URL, checks before SQLite opens it, and the settings that this engine needs."""
+"""The database file: its path in a URL, checks before SQLite opens it, and the settings that this engine needs.
+
+`OpenFile` holds the files of an open database: one engine writes at a time, and checks that the files are still at
+their paths.
+"""
 
 import asyncio
 import contextlib
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -11,13 +16,14 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from qo.backoff import Backoff
-from qo.clock import boot_clock
-from qo.errors import InvalidSetting, StorageError
+from qo.clock import Clock, boot_clock
+from qo.engines.sqlite.file_locks import FileLocks, identity
+from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.formats import Schema
+from qo.safe_text import hide_password
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import FILE_VERSION, HEADER, check_header
 from qo.sqlite_tables.schema import check_version, migrate
-from qo.url_secrets import hide_password
 
 _LOCK_TIMEOUT = 30.0
 _FIRST_DELAY, _MAX_DELAY = 0.0002, 0.005  # between attempts to lock
@@ -27,8 +33,19 @@ _RETRY_DELAY = 0.002
 # 16 MB of write-ahead log; with SQLite's default of 1000, single submits copy each page every 125 commits
 _CHECKPOINT_PAGES = 4000
 _JOURNAL_LIMIT = 64 * 1024 * 1024  # bytes of write-ahead log kept after a burst
-
 _URL_HINT = "write sqlite:///queue.db for a file here, or sqlite:////var/lib/queue.db for a file anywhere"
+# Seconds since the last change of a folder after which the next one is sure to give it another time of change. The
+# coarsest file systems record that time in steps of two seconds. If a time has a fraction of a millisecond, the file
+# system records every step of the kernel's clock, which takes 10 ms at most.
+_SETTLED_AFTER, _EXACTLY_SETTLED_AFTER = 3.0, 0.1
+_NANOSECONDS_PER_MILLISECOND = 1_000_000
+# POSIX: creating, deleting or renaming a file sets the time of change of its folder. No program can set that back,
+# unlike the time of modification.
+_FOLDERS_RECORD_CHANGES = sys.platform != "win32"
+# Seconds after which the files are checked even if their folder seems unchanged: some file systems (FUSE, vfat) do not
+# record its changes, and a mount over a file does not change it.
+_CHECK_INTERVAL = 1.0
+_FolderState = tuple[int, int, int]  # device, inode and time of change
 
 
 def path_of(url: str) -> Path:
@@ -36,9 +53,7 @@ def path_of(url: str) -> Path:
     parts = urlsplit(url)
     name = unquote(parts.path[1:])
     if parts.query or parts.fragment:
-        raise InvalidSetting(
-            f"{hide_password(url)!r}: sqlite:// has no options; leave out what follows the file's name"
-        )
+        raise InvalidSetting(f"{hide_password(url)!r}: sqlite:// has no options; remove what follows the file's name")
     if parts.netloc or not name or name.endswith("/"):
         raise InvalidSetting(f"{hide_password(url)!r} does not name a file; {_URL_HINT}")
     if name == ":memory:":
@@ -188,3 +203,113 @@ def _read_schema(path: Path) -> Schema:
             return Schema(check_version(db, path), FILE_VERSION)
     except apsw.Error as error:
         raise to_qo_error(path, error) from error
+
+
+class OpenFile:
+    """Detects deleted or replaced files. Writes to a deleted file succeed and are lost when it is closed."""
+
+    def __init__(self, path: Path, real: Path, locks: FileLocks, clock: Clock, elapsed: Clock = boot_clock) -> None:
+        """`real`: the file that SQLite opened, links resolved. Its log is next to that file."""
+        self._path = path
+        self._locks = locks
+        self._clock, self._elapsed = clock, elapsed
+        # Strings, because os.stat is called at every commit and converting a Path costs as much as the call.
+        self._identities = [(name, *identity(name)) for name in (str(path), f"{real}-wal", f"{real}-shm")]
+        self.index = f"{real}-shm"  # the shared memory with the index of the log
+        self.folder = str(path.parent)
+        # A link can lead to another folder than the one that holds the log.
+        self._has_one_folder = _FOLDERS_RECORD_CHANGES and not path.is_symlink() and path.parent.samefile(real.parent)
+        self._sound_state: _FolderState | None = None  # of the folder, in which all files were at their paths
+        self._check_at = 0.0  # by `elapsed`
+
+    def begin_write(self) -> None:
+        """Exclude other engines. Raises StorageError, before anything is written, if the file is not at its path."""
+        self._locks.begin_write(self)
+        try:
+            self.check_writable()
+        except StorageError:
+            self._locks.end_write()
+            raise
+
+    def check_writable(self) -> None:
+        """Call before a write."""
+        problem = self.problem()
+        if problem:
+            raise StorageError(f"{problem}; nothing of this call was stored")
+
+    def keep_index(self) -> None:
+        self._locks.keep_index()
+
+    def end_write(self) -> None:
+        self._locks.end_write()
+
+    def check_committed(self) -> None:
+        problem = self.problem()
+        if problem:
+            raise OutcomeUnknown(f"{problem}; this call may be lost")
+
+    def check(self) -> None:
+        problem = self.problem()
+        if problem:
+            raise StorageError(problem)
+
+    def is_unchanged(self) -> bool:
+        """Whether the folder is as it was when its files were at their paths, less than a second ago.
+
+        While the folder does not change, its files are where they were: one call instead of three, twice per commit.
+        """
+        sound = self._sound_state
+        if sound is None or self._elapsed() >= self._check_at:
+            return False
+        try:
+            found = os.stat(self.folder)  # noqa: PTH116 - see above
+        except OSError:
+            return False
+        return found.st_ctime_ns == sound[2] and found.st_ino == sound[1] and found.st_dev == sound[0]
+
+    def problem(self) -> str:
+        """Why writes to the open files would not be found at the path; empty if they would."""
+        if self.is_unchanged():
+            return ""
+        state = self._folder_state() if self._has_one_folder else None  # before the files: they may change meanwhile
+        problem = self._missing()
+        self._check_at = self._elapsed() + _CHECK_INTERVAL
+        self._sound_state = state if state is not None and not problem and self._is_settled(state) else None
+        return problem
+
+    def _folder_state(self) -> _FolderState | None:
+        try:
+            found = os.stat(self.folder)  # noqa: PTH116 - see above
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_ctime_ns
+
+    def _is_settled(self, state: _FolderState) -> bool:
+        """Whether the next change gives the folder another time of change."""
+        is_exact = state[2] % _NANOSECONDS_PER_MILLISECOND != 0
+        return self._clock() - state[2] / 1e9 > (_EXACTLY_SETTLED_AFTER if is_exact else _SETTLED_AFTER)
+
+    def _missing(self) -> str:
+        for name, device, inode in self._identities:
+            try:
+                found = os.stat(name)  # noqa: PTH116 - see above
+            except OSError:
+                return self._lost(name)
+            if found.st_ino != inode or found.st_dev != device:
+                return self._lost(name)
+        return ""
+
+    def _lost(self, name: str) -> str:
+        return self._lost_file() if name == str(self._path) else self._lost_log(Path(name))
+
+    def _lost_file(self) -> str:
+        return (
+            f"{self._path} was deleted, moved or replaced while this process had it open; put it back,"
+            " or restart this process to use what is at that path now"
+        )
+
+    def _lost_log(self, place: Path) -> str:
+        return (
+            f"{place} was deleted or replaced while this process had it open; stop every process that uses"
+            f" {self._path}, run `qo doctor`, and start again; {place.name} is part of the database: never delete it"
+        )

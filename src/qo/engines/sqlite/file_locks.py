@@ -8,12 +8,13 @@ are held:
 
 - shared, on the bytes that SQLite locks exclusively before it deletes the log, so that no process deletes it;
 - shared, on the byte of the shared memory that marks it as used, so that no process truncates it;
-- exclusive, during each transaction, on a byte that SQLite does not use, so that two engines never write at once;
+- exclusive, during each transaction, on a byte that SQLite does not use, so that two engines never write at the same
+  time;
 - shared, during each transaction, on the byte that SQLite locks exclusively to rebuild the index of the log. A reader
   does that if a writer seems to have died between the two copies of the index's header. If the writer lives and commits
-  meanwhile, the rebuilt index lacks that commit, and the next one overwrites it.
+  in the meantime, the rebuilt index lacks that commit, and the next one overwrites it.
 
-Other systems have no such locks; `open_file.py` still detects a log that disappeared.
+Other systems have no such locks; `file.py` still detects a log that disappeared.
 """
 
 import errno

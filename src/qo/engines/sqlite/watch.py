@@ -12,8 +12,8 @@ from qo.clock import Clock
 from qo.model import ClaimRequest
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.lanes import SqliteLanes
-from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.transaction import ReadyLanes
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from qo.clock import Clock
 from qo.engines.commit_loop import CommitLoop, PendingCall
 from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
-from qo.engines.sqlite_object.owner import check_owner
-from qo.engines.sqlite_object.stored_image import StoredImage, Upload
+from qo.engines.sqlite_object.stored_image import StoredImage, Upload, check_owner
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable
 

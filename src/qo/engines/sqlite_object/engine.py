@@ -13,7 +13,9 @@ from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, che
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.local import LocalMode
 from qo.engines.table_engine import Answer, TableEngine
-from qo.model import ClaimRequest, Task
+from qo.errors import StorageError
+from qo.model import ClaimRequest, Task, plural
+from qo.reports import Finding
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
@@ -22,11 +24,12 @@ KEY = "queue.sqlite"
 VOLUME = 1000  # waiting calls that start a flush before the interval has passed
 RETRY_TIMEOUT = 30.0  # seconds
 _CLOSE_TIMEOUT = 30.0
+_LARGE_DATABASE = 64 * 1024 * 1024  # bytes, which every write sends
 
 
 class DurabilityMode(StrEnum):
     DURABLE = "durable"  # a call returns when the bucket has its changes
-    LOCAL = "local"  # a call returns at once, and its changes are flushed later
+    LOCAL = "local"  # a call returns immediately, and its changes are flushed later
 
 
 # Seconds between flushes, by default.
@@ -138,3 +141,21 @@ class SqliteObjectEngine(TableEngine):
             return PollResult(image.has_ready(request), image.next_at())
 
         await self._poller.wait(lambda: self._store.read_latest(poll), timeout)
+
+
+async def examine(bucket: Bucket) -> Finding:
+    try:
+        blob = await bucket.get(KEY)
+        if blob is None:
+            return Finding("database", True, f"there is no {KEY} yet; the first task creates it")
+        image = Image(KEY, blob.data, bucket.now)
+    except StorageError as error:
+        return Finding("database", False, str(error))
+    number = sum(image.reader.count().values())
+    image.close()
+    summary = f"{KEY} holds {plural(number)} in {len(blob.data) / 1e6:,.1f} MB"
+    if len(blob.data) > _LARGE_DATABASE:
+        return Finding(
+            "database", None, f"{summary}, and every write sends all of it; delete old tasks, or use the layout `tasks`"
+        )
+    return Finding("database", True, summary)

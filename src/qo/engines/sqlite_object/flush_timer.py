@@ -1,4 +1,4 @@
-"""When to flush: an interval after the last flush, or earlier if many calls wait or a caller asks for it."""
+"""When to flush: an interval after the last flush, or earlier if many calls wait or a caller requests it."""
 
 import asyncio
 from contextlib import suppress

@@ -2,7 +2,7 @@
 
 The bytes carry a checksum: CRC-32 of all bytes, in a part of SQLite's header that SQLite does not use, together with
 the file change counter. SQLite increments the counter with every change, so if another tool changes the database, the
-checksum does not apply any more, instead of being wrong.
+checksum no longer applies, instead of being wrong.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,12 @@ from qo.engines.commit_loop import PendingCall
 from qo.errors import StorageError
 from qo.ids import new_token as new_write_id
 from qo.model import ClaimRequest
-from qo.sqlite_tables.foreign_content import ignore_code
-from qo.sqlite_tables.header import FILE_VERSION, HEADER, parse_header
+from qo.sqlite_tables.header import FILE_VERSION, HEADER, ignore_code, parse_header
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.transaction import ReadyLanes
 from qo.sqlite_tables.writer import Writer
 
 _KEPT_WRITE_IDS = 64  # other processes may write this often before a lost response is resolved

@@ -1,4 +1,4 @@
-"""Mode `local`: a call returns at once, and a flush writes its changes to the bucket later.
+"""Mode `local`: a call returns immediately, and a flush writes its changes to the bucket later.
 
 Changes that were not flushed are lost if the process dies, or if another process writes the object first.
 """
@@ -16,8 +16,7 @@ from qo.clock import Clock
 from qo.engines.commit_loop import PendingCall
 from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
-from qo.engines.sqlite_object.owner import check_owner, disown, new_owner, own, term_of
-from qo.engines.sqlite_object.stored_image import StoredImage, Upload, log
+from qo.engines.sqlite_object.stored_image import StoredImage, Upload, check_owner, disown, log, new_owner, own, term_of
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable

@@ -1,4 +1,4 @@
-"""Migrates a database to the current schema. Any number of processes may try at once."""
+"""Migrates a database to the current schema. Any number of processes may try concurrently."""
 
 import re
 from collections.abc import Container
@@ -31,9 +31,9 @@ def _recorded(db: apsw.Connection, version: int) -> Format:
 
 
 def add_missing_indexes(db: apsw.Connection, version: int) -> None:
-    """Create the indexes of additive steps that a build which does not know these steps has left out.
+    """Create the missing indexes of additive steps.
 
-    Such a build adds the columns of a step, and not its indexes, to a replica of a log.
+    An older build that does not know a step adds its columns to a replica of a log, but not its indexes.
     """
     for step in sorted(number for number in ADDITIVE if number <= version):
         text = files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8")

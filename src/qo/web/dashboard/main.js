@@ -18,6 +18,7 @@ const VIEWS = {
   workflows: () => import('./views/workflows.js'),
   workflow: () => import('./views/workflow.js'),
   schedules: () => import('./views/schedules.js'),
+  limits: () => import('./views/limits.js'),
   audit: () => import('./views/audit.js'),
   login: () => import('./views/login.js'),
   not_found: () => import('./views/not_found.js'),
@@ -65,11 +66,11 @@ class Page {
     const slow = setTimeout(() => move === this.moves && !this.view && this.frame.put(loading()), LOADING_DELAY);
     try {
       const {open} = await VIEWS[to.view]();
-      if (move !== this.moves) return; // the user went to another view meanwhile
+      if (move !== this.moves) return; // the user has opened another view in the meantime
       this.view = open({source: this.source, to, refresh: () => this.refresh()});
       await this.refresh();
     } catch (error) {
-      if (move === this.moves) this.frame.put(failure(error, () => this.open(to, move)));
+      if (move === this.moves) this.frame.put(failure(error, () => this.open(to, move), to.view));
     } finally {
       clearTimeout(slow);
     }
@@ -111,7 +112,7 @@ class Page {
     } else if (this.shown) {
       this.frame.problem(error, () => this.refresh());
     } else {
-      this.frame.put(failure(error, () => this.refresh()));
+      this.frame.put(failure(error, () => this.refresh(), this.name));
     }
   }
 }

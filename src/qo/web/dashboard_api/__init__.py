@@ -1,1 +1,1 @@
-"""`/api/v1/dashboard`: what the dashboard's pages ask, in the model's own words."""
+"""`/api/v1/dashboard`: the API of the dashboard's pages, in the terms of the model."""

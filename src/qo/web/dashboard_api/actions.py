@@ -154,7 +154,7 @@ def _kind(client: Client, data: Act) -> ActionKind:
 
 @post("/cleanup", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
 async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cleaned:
-    """Delete tasks that ended longer ago than `older_than` seconds."""
+    """Delete tasks that finished longer ago than `older_than` seconds."""
     ended = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
     where = caller_of(request).limits.narrow(ended)
     action = describe_action(request, f"older than {data.older_than:g} s", status=data.status)
@@ -192,20 +192,20 @@ async def _change_matching(
     fit = [status for status in statuses(given.status)[0] if status in kind.takes]
     if not fit:
         return Acted(done=0, refused=[])
-    asked = search_of(given, limits)
-    asked = replace(asked, where=replace(asked.where, statuses=tuple(fit), pending=asked.where.pending or kind.pending))
-    ids, following = await _matching(client.engine, asked, data)
+    query = search_of(given, limits)
+    query = replace(query, where=replace(query.where, statuses=tuple(fit), pending=query.where.pending or kind.pending))
+    ids, following = await _matching(client.engine, query, data)
     acted = await change(client, kind, ids, action)
     return replace(acted, next=following)
 
 
-async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[str], str | None]:
+async def _matching(engine: Engine, query: Search, data: Act) -> tuple[list[str], str | None]:
     """All matching ids, before the first task changes: a changed task could match again."""
     ids: list[str] = []
     after: str | None = data.after
     while after is not None and len(ids) < data.limit:
-        found = await find(engine, asked, limit=min(_BATCH_SIZE, data.limit - len(ids)), after=after)
-        ids += [task.id for task in found.tasks if task.status in asked.where.statuses]
+        found = await find(engine, query, limit=min(_BATCH_SIZE, data.limit - len(ids)), after=after)
+        ids += [task.id for task in found.tasks if task.status in query.where.statuses]
         after = found.next
         if not found.tasks:
             break  # thousands were read and none matches: continue in the next request
@@ -222,8 +222,8 @@ async def change(client: Client, kind: ActionKind, ids: list[str], action: Reque
         action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
-    told = await client.engine.get_without_values(refused[:_MAX_REASONS]) if refused else []
-    reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
+    read = await client.engine.get_without_values(refused[:_MAX_REASONS]) if refused else []
+    reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, read, strict=False)]
     return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_MAX_REASONS:]])
 
 
@@ -231,5 +231,5 @@ def _why(task: Task | None, kind: ActionKind) -> str:
     if task is None:
         return "there is no such task"
     if task.status in kind.takes:
-        return "the task is due already"
+        return "the task is already due"
     return f"the task is {task.status}; allowed: {', '.join(sorted(kind.takes))}"

@@ -1,4 +1,4 @@
-"""The overview: one response from samples that are taken anyway."""
+"""The overview: one response from existing samples."""
 
 import asyncio
 from collections import Counter
@@ -64,9 +64,12 @@ class MinuteLine(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """The overview. `exact` is false while the queue is too long to be read completely: ages by priority are lower
-    bounds then. `throughput` covers all processes and can lag by some seconds. It is not counted by queue, so it is
-    empty for a token that is limited to queues."""
+    """The overview.
+
+    `exact` is false while the queue is too long to be read completely; ages by priority are then lower bounds.
+    `throughput` covers all processes and can lag by some seconds. It is not counted by queue, so it is empty for a
+    token that is limited to queues.
+    """
 
     at: str
     counts: dict[StatusWord, int]

@@ -71,7 +71,7 @@ class DashboardPage(Struct, frozen=True, kw_only=True):
 
 
 class EventDocument(Struct, frozen=True, kw_only=True):
-    """A transition. `task` is the task at that time, as far as it is known."""
+    """A transition. `task` is the task at that time, with the fields that are known."""
 
     version: int
     at: str
@@ -157,21 +157,21 @@ async def list_documents(
         text=text,
         shard=shard,
     )
-    asked = search_of(given, caller_of(request).limits)
-    total = await _total(server, asked) if asked.counted else None
+    query = search_of(given, caller_of(request).limits)
+    total = await _total(server, query) if query.counted else None
     if sort == "newest":
-        page = await find(engine, asked, limit=limit, after=after)
-        searched = UNSET if asked.counted else page.searched
+        page = await find(engine, query, limit=limit, after=after)
+        searched = UNSET if query.counted else page.searched
         shown = await _briefs(server, page.tasks, now)
         return DashboardPage(tasks=shown, next=page.next, total=total, searched=searched)
-    ordered = await find_sorted(engine, asked, sort, limit=limit, now=now, after=after)
+    ordered = await find_sorted(engine, query, sort, limit=limit, now=now, after=after)
     window = UNSET if ordered.window is None else ordered.window
     return DashboardPage(tasks=await _briefs(server, ordered.tasks, now), next=ordered.next, total=total, window=window)
 
 
-async def _total(server: Server, asked: Search) -> int:
-    batch = asked.where.batch
-    return count(await (server.client.engine.count() if batch is None else server.batches.counts(batch)), asked)
+async def _total(server: Server, query: Search) -> int:
+    batch = query.where.batch
+    return count(await (server.client.engine.count() if batch is None else server.batches.counts(batch)), query)
 
 
 async def _briefs(server: Server, tasks: list[Task], now: float) -> list[TaskDocument]:

@@ -97,8 +97,8 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
     tasks: list[Task] = []
     searched = weight = 0
     while searched < MAX_READ and weight < _MAX_TEXT:
-        asked = limit + 1 - len(tasks) if search.counted else _BATCH_SIZE
-        batch = await _batch(engine, search, limit=asked, after=after)
+        requested = limit + 1 - len(tasks) if search.counted else _BATCH_SIZE
+        batch = await _batch(engine, search, limit=requested, after=after)
         for task in batch.tasks:
             if len(tasks) == limit:
                 return Found(tasks=tasks, next=after, searched=searched)
@@ -107,7 +107,7 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
             weight += len(task.payload)
             if search.matches(task):
                 tasks.append(task)
-        if len(batch.tasks) < asked and not batch.is_cut:
+        if len(batch.tasks) < requested and not batch.is_cut:
             return Found(tasks=tasks, next=None, searched=searched)
     return Found(tasks=tasks, next=after, searched=searched)
 

@@ -149,7 +149,7 @@ _AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "availabl
 
 
 def documents(task: Task, events: list[Event], now: float) -> list[dict[str, Any]]:
-    """The task at each transition, oldest first. Fields that a transition does not record are left out."""
+    """The task at each transition, oldest first. Fields that a transition does not record are omitted."""
     current = task_view(task, now)
     fixed = {name: current[name] for name in _NEVER_CHANGE}
     completions = [at for at, event in enumerate(events) if event.status is Status.COMPLETED]

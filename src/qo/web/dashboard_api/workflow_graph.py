@@ -6,10 +6,9 @@ from itertools import groupby
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from qo.client.critical_path import critical_path
-from qo.client.workflow_document import WorkflowSummary
-from qo.client.workflow_view import WorkflowNodeView, WorkflowView
+from qo.client.workflow_view import WorkflowNodeView, WorkflowSummary, WorkflowView, critical_path, workflow_summary
 from qo.clock import iso
 from qo.codec import shown_text
 from qo.model import PendingKind, Status
@@ -47,7 +46,7 @@ class GraphBox(Struct, frozen=True, kw_only=True):
 
 
 class GraphRow(Struct, frozen=True, kw_only=True):
-    """A task. `waits_for` are the first of the tasks that it waits for, `waits` is how many there are."""
+    """A task. `waits_for` are the first of the tasks that it is waiting for, `waits` is their number."""
 
     index: int
     task_id: str
@@ -72,7 +71,7 @@ class DrawnWorkflow(WorkflowSummary, frozen=True, kw_only=True):
     critical_path: list[int]
     critical_tasks: int
     critical_seconds: float
-    is_estimate: bool  # some tasks of the critical path have not ended
+    is_estimate: bool  # some tasks of the critical path are unfinished
     rows: list[GraphRow]
     dropped: int
 
@@ -89,13 +88,7 @@ def draw(view: WorkflowView, now: float) -> DrawnWorkflow:
     box_of = {node.index: positions[keys[node.index]] for node in live}
     path = critical_path(view.nodes, now)
     return DrawnWorkflow(
-        id=view.id,
-        name=view.name,
-        status=view.status,
-        created_at=iso(view.created_at),
-        idempotency_key=view.idempotency_key,
-        total=view.total,
-        counts=view.counts,
+        **asdict(workflow_summary(view)),
         boxes=[_box(each, keys[each[0].index], layers, is_group=is_grouped) for each in members.values()],
         lines=_lines(live, box_of),
         is_grouped=is_grouped,

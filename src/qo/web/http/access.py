@@ -96,7 +96,7 @@ class Gate:
             raise TooManyRequestsException("too many requests", headers={"Retry-After": str(math.ceil(wait))})
 
     async def is_admitted(self, caller: Caller) -> bool:
-        """Whether an admitted caller is still admitted: for requests that take long."""
+        """Whether an admitted caller is still admitted. For long requests."""
         try:
             known = await self._callers()
             if caller.kind == "user":

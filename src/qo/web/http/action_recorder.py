@@ -49,7 +49,7 @@ class RequestedAction:
         self.target = ""
         self.task_ids: list[str] = []
         self.number: int | None = None  # changed tasks; None: from the logged transition
-        self.is_unknown = False  # the store may or may not have made part of the change
+        self.is_unknown = False  # the store may have made part of the change
 
     def add(self, ids: Sequence[str], answers: Sequence[bool]) -> None:
         """Count the tasks among these that were changed."""

@@ -20,8 +20,8 @@ _GROWTH = 8  # a step reads at most this many times as many tasks as the last on
 _SMALLEST_TASK, _USUAL_TASK, _LARGE_TASK = 1024.0, 32 * 1024.0, 4 * 1024 * 1024.0  # expected bytes per claimed task
 _ERROR_START = 200  # characters of an error that does not fit
 _FIELDS_SIZE = 1024  # bytes of the other fields of a task in JSON
-_MAX_PAGES = 4  # read at once from one store, so that a short read does not wait for hundreds of them
-_LARGE_STEP = 2  # tasks whose large values, of up to 16 MiB each, are read at once
+_MAX_PAGES = 4  # read concurrently from one store, so that a short read does not wait for hundreds of them
+_LARGE_STEP = 2  # tasks whose large values, of up to 16 MiB each, are read concurrently
 
 
 class BoundedPage(NamedTuple):
@@ -62,7 +62,7 @@ async def find_within(
     created_before: float | None = None,
     budget: int = RESPONSE_BYTES,
 ) -> BoundedPage:
-    """Like `Engine.find`, within the budget. Only a few callers read at once; the others wait for their turn."""
+    """Like `Engine.find`, within the budget. Only a few callers read concurrently; the others wait for their turn."""
     async with _page_turn(engine):
         return await _find_now(engine, where, limit=limit, after=after, created_before=created_before, budget=budget)
 
@@ -73,17 +73,17 @@ async def _find_now(
     tasks: list[Task] = []
     size, step = 0, _FIRST_STEP
     while len(tasks) < limit:
-        asked = min(step, limit - len(tasks))
+        requested = min(step, limit - len(tasks))
         inline = _keeps_inline(engine)
         find = engine.find if inline else engine.find_without_values
-        batch = await find(where, limit=asked, after=after, created_before=created_before)
+        batch = await find(where, limit=requested, after=after, created_before=created_before)
         for part in _parts(batch, _FIRST_STEP if inline else _LARGE_STEP):
             whole = part if inline else await engine.with_values(part)
             tasks += whole
             size += sum(map(size_of, whole))
             if size >= budget and (len(tasks) < limit):
                 return BoundedPage(tasks, is_cut=True)
-        if len(batch) < asked:
+        if len(batch) < requested:
             break
         after = cursor(batch[-1])
         step = _next_step(step, size, len(tasks), budget)
@@ -172,8 +172,10 @@ class ClaimSizes:
         self._budget = budget
         self._expected = _USUAL_TASK if _keeps_inline(engine) else _LARGE_TASK  # bytes
 
-    def limit(self, wanted: int) -> int:
-        return max(1, min(wanted, int(self._budget / self._expected))) if wanted > 0 else wanted
+    def limit(self, requested_tasks: int) -> int:
+        return (
+            max(1, min(requested_tasks, int(self._budget / self._expected))) if requested_tasks > 0 else requested_tasks
+        )
 
     def claimed(self, tasks: Sequence[Task]) -> None:
         if tasks:

@@ -255,7 +255,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _close_if_request_overdue(self, waited: float) -> None:
         if self.cycle.scope.get(STREAM):
-            # Nobody reads a stream that could not be written for this long.
+            # No client reads a stream that could not be written for this long.
             stalled = self.loop.time() - self._paused_at
             if self.flow.write_paused and stalled > self._limits.request_timeout:
                 self.abort()

@@ -52,8 +52,9 @@ def description() -> OpenAPIConfig:
 
 
 @get("/openapi.json", opt=PUBLIC, include_in_schema=False)
-async def openapi(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
-    return Response(request.app.openapi_schema.to_schema(), media_type="application/json")
+async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+    document: bytes = request.app.state.openapi_document()
+    return Response(document, media_type="application/json")
 
 
 router = Router(path="/", route_handlers=[openapi])

@@ -32,7 +32,9 @@ from qo.web.http.action_recorder import note_failure
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}
 STORE_AWAY = "the store is unreachable, or the outcome of the write is unknown; repeating the request is safe"
-TOO_LARGE = "the store refuses this because of its size; submit less at once, or raise the limit of the store"
+TOO_LARGE = (
+    "the store refuses this because of its size; submit fewer tasks in one call, or raise the limit of the store"
+)
 _SERVER_ERROR, _UNAVAILABLE = 500, 503
 _MISSING = re.compile(r"Missing required \w+ parameter '(.+?)'")
 

@@ -1,4 +1,5 @@
-"""A request: its JSON body, query parameters and trace id, and where it comes from. All are validated strictly.
+"""A request: its JSON body, query parameters and trace id, unique options, and where it comes from. All are validated
+strictly.
 
 Browsers send Origin and Sec-Fetch-* headers, which pages cannot change. A page from another site must not use a
 visitor's browser to call a server that trusts this browser, because it runs on the same machine or has a session.
@@ -11,7 +12,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,16 +20,20 @@ from litestar import Request
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import AnyCallable
+from msgspec.structs import replace
 
 from qo.codec import encode_value, from_json, parse_json
 from qo.errors import InvalidSetting, InvalidTask
 from qo.ids import new_token
+from qo.model import NewTask, OnDuplicate, Unique, UniqueUntil, derived_id
+from qo.web.callers import Caller, Scope
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"(?:missing required|contains unknown) field `(.*)`$", re.DOTALL)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NOT_QUERY_PARAMETERS = frozenset({"request", "data", "state", "scope", "headers"})
 _UNSUPPORTED = 415
+UniqueBy = list[str] | Literal["args"]  # names of arguments, or all of them
 
 
 class StrictRequest(Request[Any, Any, Any]):
@@ -195,7 +200,8 @@ _PREFIXES = (
     b"x-original-forwarded",
     b"cf-",  # Cloudflare
     b"x-amz-cf-",  # CloudFront
-    b"x-amzn-oidc-",  # AWS load balancers; X-Amzn-Trace-Id is left out, because local clients with tracing send it too
+    # AWS load balancers; X-Amzn-Trace-Id is not listed, because local clients with tracing send it too.
+    b"x-amzn-oidc-",
     b"cloudfront-",
     b"x-azure-",
     b"x-arr-",  # IIS, Azure App Service
@@ -215,7 +221,7 @@ _PREFIXES = (
     b"x-auth-request-",  # oauth2-proxy
     b"proxy-",
 )
-_MAX_CACHED_NAME = 64  # bytes; longer names are not kept, because anybody can send them
+_MAX_CACHED_NAME = 64  # bytes; longer names are not cached, because any client can send them
 
 
 def is_forwarded(headers: Iterable[tuple[bytes, bytes]], http_version: str) -> bool:
@@ -232,3 +238,38 @@ def _is_of_proxy(name: bytes) -> bool:
 
 def _is_listed(name: bytes) -> bool:
     return name in _NAMES or name.startswith(_PREFIXES)
+
+
+class UniqueOptions(Protocol):
+    """The fields that have different names in each API."""
+
+    @property
+    def by(self) -> UniqueBy: ...
+    @property
+    def within_seconds(self) -> float | None: ...
+    @property
+    def until(self) -> UniqueUntil: ...
+    @property
+    def on_duplicate(self) -> OnDuplicate: ...
+
+
+def unique_of(given: UniqueOptions | None) -> Unique | None:
+    if given is None:
+        return None
+    by = given.by if isinstance(given.by, str) else tuple(given.by)
+    return Unique(by=by, within=given.within_seconds, until=given.until, on_duplicate=given.on_duplicate)
+
+
+def with_own_key(task: NewTask, caller: Caller) -> NewTask:
+    """Gives a caller without the scope `read` its own idempotency keys, so that guessed keys reveal no tasks.
+
+    The same applies to unique arguments, which become a key. A caller without the scope `operate` has its own keys for
+    submissions that replace a waiting task, because it must not change the tasks of others.
+
+    The keys depend on the caller's name: a token that replaces another one of the same name keeps its keys.
+    """
+    is_shared = caller.may(Scope.READ if task.on_duplicate != "replace" else Scope.OPERATE)
+    if task.idempotency_key is None or is_shared:
+        return task
+    own = f"\0{caller.name}\0{task.idempotency_key}"  # names and keys contain no NUL
+    return replace(task, id=derived_id(task.queue, task.type, own))

@@ -13,7 +13,7 @@ from qo.web.http.settings import ServerLimits
 
 _MAX_CHECK_INTERVAL = 1.0  # seconds between checks for overdue requests
 _LARGE_BODY = 64 * 1024  # bytes; larger bodies are processed within _MAX_LARGE_BODIES
-_MAX_LARGE_BODIES = 4 * 1024 * 1024  # bytes processed at once; decoded they take up to 25 times as much memory
+_MAX_LARGE_BODIES = 4 * 1024 * 1024  # bytes processed concurrently; decoded they take up to 25 times as much memory
 _REQUEST_TIMEOUT, _UNAVAILABLE = 408, 503
 
 
@@ -113,6 +113,4 @@ class RequestsInFlight:
             if request.is_uploading:
                 request.cut(_REQUEST_TIMEOUT, f"the body took longer than {limit:g} s")
             else:
-                request.cut(
-                    _UNAVAILABLE, f"the request took longer than {limit:g} s; its changes may or may not have been made"
-                )
+                request.cut(_UNAVAILABLE, f"the request took longer than {limit:g} s; its changes may have been made")

@@ -7,17 +7,17 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from qo.client import Client
-from qo.client.batch_reader import BatchReader
+from qo.client.batches import BatchReader
 from qo.clock import Clock
 from qo.errors import InvalidSetting, InvalidTask, TaskNotFound
+from qo.fleet_limits.waiting_groups import WaitingGroupsReader
 from qo.model import Task, check_id
 from qo.web.http.access import Gate
 from qo.web.http.action_recorder import ActionRecorder
 from qo.web.http.requests_in_flight import RequestsInFlight
 from qo.web.http.settings import WebSettings
 from qo.web.oidc.login import LoginService
-from qo.web.stats.pending_kinds import PendingKinds
-from qo.web.stats.sampler import QueuePosition, StoreViews, UnhandledTypes
+from qo.web.stats.sampler import PendingKinds, QueuePosition, StoreViews, UnhandledTypes
 from qo.web.stats.server_metrics import ServerMetrics
 from qo.web.stats.throughput import RecentStats
 
@@ -37,6 +37,7 @@ class Server(Struct, frozen=True, kw_only=True):
     unhandled: UnhandledTypes
     pending_kinds: PendingKinds
     batches: BatchReader
+    waiting_groups: WaitingGroupsReader
 
     def state(self) -> State:
         """The state of the application: each part under its name, and this object as `server`."""
@@ -68,6 +69,7 @@ def new_server(client: Client, settings: WebSettings, clock: Clock) -> Server:
         unhandled=UnhandledTypes(client.engine, clock, dead_after=settings.dead_after),
         pending_kinds=kinds,
         batches=BatchReader(client.engine),
+        waiting_groups=WaitingGroupsReader(client.engine),
     )
 
 

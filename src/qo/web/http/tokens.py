@@ -1,6 +1,6 @@
 """Bearer tokens, and when each was last used. One note holds the hashes; the token itself is shown once and not stored.
 
-The times of use are kept in memory and written about once a minute to a note of their own, so that a server needs no
+The times of use are kept in memory and written about once a minute to a separate note, so that a server needs no
 permission to write the tokens.
 """
 
@@ -105,7 +105,7 @@ async def create_token(
 
     def added(before: Tokens) -> Tokens:
         if any(known.name == name for known in before.tokens):
-            raise InvalidSetting(f"a token called {name!r} exists already; revoke it first, or choose another name")
+            raise InvalidSetting(f"a token called {name!r} already exists; revoke it first, or choose another name")
         if len(before.tokens) >= MAX_TOKENS:
             raise InvalidSetting(f"there are {MAX_TOKENS} tokens, which is the limit; revoke some")
         return Tokens(tokens=(*before.tokens, token), existed=True)
@@ -155,7 +155,7 @@ class KnownCallers:
         """The caller with this secret, if the token has not expired.
 
         The lookup does not run in constant time. It compares SHA-256 hashes, so its duration reveals nothing about a
-        secret: nobody can choose a secret whose hash has a given beginning.
+        secret: no one can choose a secret whose hash has a given prefix.
         """
         caller = self._by_digest.get(digest_of(secret))
         return caller if caller is not None and is_live(caller, now) else None

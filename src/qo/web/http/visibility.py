@@ -9,7 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.errors import TaskNotFound
-from qo.model import Counts, Filter, NewTask, Task, is_id
+from qo.explanation import WaitReason, explain, explain_task
+from qo.fleet_limits.limit_status import reasons_to_wait
+from qo.handled_types import read_consumers
+from qo.model import Counts, Filter, NewTask, PendingKind, Task, is_id
 from qo.notes import MAX_LIVE_TYPES, Controls, WorkerNote
 from qo.web.callers import AccessLimits
 from qo.web.http.access import caller_of
@@ -106,7 +109,7 @@ class PausedView(Struct, frozen=True, kw_only=True):
 
 
 class FleetNumbers(Struct, frozen=True, kw_only=True):
-    """How many tasks run at once, and how many start within `per` seconds, across all workers."""
+    """How many tasks run at a time, and how many start within `per` seconds, across all workers."""
 
     concurrency: int
     rate: float
@@ -157,3 +160,35 @@ def controls_view(controls: Controls) -> ControlsView:
             for scope, limit in sorted(controls.limits.items())
         },
     )
+
+
+class ExplanationView(Struct, frozen=True, kw_only=True):
+    """Why a task is waiting, the most important reason first.
+
+    A reason is blocking if the task cannot start while it persists. `pending_kind` is null for a task that is not
+    waiting.
+    """
+
+    task_id: str
+    pending_kind: PendingKind | None
+    reasons: list[WaitReason]
+
+
+async def explanation_of(request: Request[Any, Any, Any], task: Task) -> ExplanationView:
+    """A limited token sees only its own workers, and not how many tasks are ahead."""
+    server = server_of(request)
+    engine, now, dead_after = server.client.engine, server.clock(), server.settings.dead_after
+    if caller_of(request).limits.is_whole:
+        found = await explain_task(engine, task, now, dead_after=dead_after)
+    else:
+        controls = await server.client.controls.in_force()
+        found = explain(
+            task,
+            now,
+            controls=controls,
+            limits=await reasons_to_wait(engine, task, controls, now),
+            workers=await visible_workers(request),
+            consumers=await read_consumers(engine),
+            dead_after=dead_after,
+        )
+    return ExplanationView(task_id=task.id, pending_kind=found.kind, reasons=list(found.reasons))

@@ -78,7 +78,7 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     try:
         await client.cancel(task.id)
     except WrongStatus as error:
-        raise NotNow("status", f"task {task.id} is {word(task)} and has ended; there is nothing to cancel") from error
+        raise NotNow("status", f"task {task.id} is {word(task)}; a finished task cannot be cancelled") from error
     describe_action(request).count(1)
     task = await found(request, task_id)
     log_transition(request, "cancelled", task)
@@ -114,7 +114,7 @@ async def _operate(
 ) -> Retried:
     task = await found(request, task_id)
     if not all(await server_of(request).client.apply([change(task.id)])):
-        raise NotNow("status", f"task {task.id} is {word(task)}, or due already")
+        raise NotNow("status", f"task {task.id} is {word(task)}, or already due")
     describe_action(request).count(1)
     task = await found(request, task_id)
     log_transition(request, transition, task)
@@ -181,7 +181,7 @@ async def resume(request: Request[Any, Any, Any]) -> Paused:
 @post("/rate-limit", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit]) -> RateLimit:
     """Limit how many tasks each worker starts per second. 0 removes the limit."""
-    describe_action(request, f"{data.tasks_per_second:g} a second")
+    describe_action(request, f"{data.tasks_per_second:g} per second")
     try:
         await server_of(request).client.controls.limit_rate(data.tasks_per_second)
     except InvalidTask as error:

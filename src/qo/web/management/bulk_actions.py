@@ -83,7 +83,7 @@ async def retry_matching(request: Request[Any, Any, Any], data: JSONBody[Managed
 
 @post("/cancel", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def cancel_matching(request: Request[Any, Any, Any], data: JSONBody[ManagedFilter]) -> Changed:
-    """Cancel the matching tasks that have not ended, newest first, up to `limit`. Name a status, type or batch."""
+    """Cancel the matching unfinished tasks, newest first, up to `limit`. Name a status, type or batch."""
     _check_narrow(data)
     words: frozenset[Word] = frozenset({"pending", "processing", "failed"})
     change = _by_id(model.cancel)
@@ -126,7 +126,7 @@ async def prioritise_matching(request: Request[Any, Any, Any], data: JSONBody[Ma
 
 
 def _waiting(transition: str, change: Callable[[str], Change], pending: tuple[PendingKind, ...] = ()) -> _ManagedAction:
-    """An action on pending tasks. This API calls those failed that wait for a retry."""
+    """An action on pending tasks. This API shows tasks that wait for a retry as failed."""
     words: frozenset[Word] = frozenset({"pending", "failed"})
     return _ManagedAction(transition=transition, change=_by_id(change), words=words, statuses=_PENDING, pending=pending)
 
@@ -162,10 +162,10 @@ async def _act(
 
 def _filter(data: ManagedFilter, action: _ManagedAction, words: frozenset[Word]) -> Filter | None:
     """None: no task has one of these statuses that the action can change."""
-    asked = filter_of(words, check_types("type", data.type))
-    statuses = tuple(status for status in asked.statuses if status in action.statuses)
+    requested = filter_of(words, check_types("type", data.type))
+    statuses = tuple(status for status in requested.statuses if status in action.statuses)
     batch = None if data.batch is None else check_batch_id("batch", data.batch)
-    return replace(asked, statuses=statuses, batch=batch, pending=action.pending) if words and statuses else None
+    return replace(requested, statuses=statuses, batch=batch, pending=action.pending) if words and statuses else None
 
 
 def _writer(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.client import Client
-from qo.client.batch_reader import BatchReader
+from qo.client.batches import BatchReader
 from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.model import Counts, Filter, Status, Task, check_batch_id, check_type, cursor

@@ -13,9 +13,8 @@ from qo.model import SLOW_POLICY, OnDuplicate, UniqueUntil
 from qo.web.http.access import CHECKED, SUBMIT, caller_of
 from qo.web.http.openapi import Attempts, BatchName, Instant, Seconds, TypeName
 from qo.web.http.problems import problems
-from qo.web.http.request import encode_payload, rename_field, trace_of
+from qo.web.http.request import UniqueBy, encode_payload, rename_field, trace_of, unique_of, with_own_key
 from qo.web.http.server import log_transition, server_of
-from qo.web.http.unique_options import UniqueBy, unique_of, with_own_key
 from qo.web.http.visibility import check_may_submit, found
 from qo.web.management.views import Word, word
 

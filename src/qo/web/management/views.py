@@ -48,7 +48,7 @@ def filter_of(words: Collection[Word], types: tuple[str, ...]) -> Filter:
 
 class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     """A task. `unhandled`: it is pending and no worker handles its type. `valuesOmitted`, in a list: payload and result
-    are left out because the page is large; request the task by its id."""
+    are omitted because the page is large; request the task by its id."""
 
     id: str
     type: str

@@ -24,7 +24,7 @@ from qo.web.oidc.settings import OidcSettings
 # Signatures that only the provider can create: not `none`, and none that uses the client secret.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TIMEOUT = 10.0  # seconds without data from the provider
-_TOTAL_TIMEOUT = 20.0  # seconds for all requests of one step, also if the provider keeps sending single bytes
+_TOTAL_TIMEOUT = 20.0  # seconds for all requests of one step, even if the provider keeps sending single bytes
 _LEEWAY = 60  # seconds by which the clocks may differ
 _METADATA_LIFETIME = 3600.0  # seconds
 MAX_LOGINS = 50  # concurrent logins; anyone can start one, and each uses a connection
@@ -135,10 +135,10 @@ class OidcProvider:
         """Claims of the userinfo endpoint. Some providers return groups only there."""
         answer = await client.get(metadata["userinfo_endpoint"])
         answer.raise_for_status()
-        told: dict[str, Any] = answer.json()
-        if told.get("sub") != subject:
+        user_info: dict[str, Any] = answer.json()
+        if user_info.get("sub") != subject:
             raise ValueError("the user info is about another user")
-        return told
+        return user_info
 
     def identity_of(self, claims: dict[str, Any]) -> Identity:
         groups = claims.get(self._settings.groups_claim)

@@ -1,11 +1,11 @@
 """Sessions of logged-in users.
 
-The store keeps them by the hash of their secret, so that all servers know them, they survive a restart, and a logout
-ends them on all servers. One note holds all sessions, and the store is read at most once a second, whatever cookies
-requests contain.
+The store keeps them by the hash of their secret, so that all servers accept them, they survive a restart, and a logout
+ends them on all servers. One note holds all sessions, and the store is read at most once a second, regardless of the
+cookies in requests.
 
 A session stores the groups of the user. Each server derives the permissions from its own settings, so a session ends
-when its groups have no role any more.
+when its groups no longer have a role.
 """
 
 import asyncio

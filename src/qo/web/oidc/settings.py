@@ -80,7 +80,7 @@ def check_oidc(settings: OidcSettings) -> OidcSettings:
     if not settings.client_id:
         raise InvalidSetting("--oidc-issuer needs --oidc-client-id, the client id of this server at the provider")
     if not settings.roles and not settings.limited_roles:
-        raise InvalidSetting("no group has a role, so nobody could log in; add one, such as --oidc-role ops=operate")
+        raise InvalidSetting("no group has a role, so no user could log in; add one, such as --oidc-role ops=operate")
     if "openid" not in settings.scopes:
         raise InvalidSetting("--oidc-scope must include openid")
     if not 60 <= settings.session_lifetime <= MAX_SESSION:  # noqa: PLR2004 - a minute

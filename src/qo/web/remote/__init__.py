@@ -1,1 +1,1 @@
-"""What workers ask of a server: the engine port over msgpack, and the worker protocol over JSON."""
+"""The APIs for workers: the engine port over msgpack, and the worker protocol over JSON."""

@@ -1,12 +1,17 @@
-"""Validation of calls of the engine port, as strict as for producers, because the data reaches the same stores."""
+"""Validation of calls of the engine port, as strict as for producers, because the data reaches the same stores.
+
+Also determines which calls are actions on schedules.
+"""
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
 from qo import wire
-from qo.errors import InvalidTask
+from qo.client import Client
+from qo.errors import DamagedNote, InvalidTask
 from qo.ids import new_id
 from qo.model import (
     ADMIN_NOTES,
@@ -19,6 +24,7 @@ from qo.model import (
     Change,
     ClaimRequest,
     NewTask,
+    Note,
     Status,
     check_batch_id,
     check_cursor,
@@ -39,10 +45,14 @@ from qo.model import (
 )
 from qo.model.task import LATEST, LONGEST
 from qo.notes import WORKERS
+from qo.schedules.schedule import ScheduleNote
+from qo.schedules.schedule_notes import SCHEDULES, decode_schedule
 
 MAX_ITEMS = 10_000  # in a batch, a claim or a page
 _MAX_INTEGER = 2**31 - 1  # supported by every store
 _NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
+
+
 _NUMBERS |= {"run_at": LATEST, "priority": LOW, "promotion": LOW * STRICT}
 _TYPE_FIELDS = ("types", "per_type_limits", "per_group_limits")
 _NOTE_LIMIT = 1024 * 1024  # bytes
@@ -101,8 +111,8 @@ def _clamp_each(limits: Mapping[str, int]) -> dict[str, int]:
     return {name: _clamp(most) for name, most in limits.items()}
 
 
-def check_find(asked: wire.Find) -> wire.Find:
-    where = asked.where
+def check_find(message: wire.Find) -> wire.Find:
+    where = message.where
     for field in ("queues", "types", "statuses", "shards"):
         check_number_of_names(field, getattr(where, field))
     for name in where.queues:
@@ -119,10 +129,10 @@ def check_find(asked: wire.Find) -> wire.Find:
         value = getattr(where, field)
         if value is not None:
             check_number(field, value)
-    check_cursor(asked.after)
-    if asked.created_before is not None:
-        check_number("created_before", asked.created_before, maximum=LATEST)
-    return replace(asked, limit=_clamp(asked.limit))
+    check_cursor(message.after)
+    if message.created_before is not None:
+        check_number("created_before", message.created_before, maximum=LATEST)
+    return replace(message, limit=_clamp(message.limit))
 
 
 def _clamp(number: int) -> int:
@@ -204,3 +214,36 @@ def check_prefix(prefix: str) -> str:
     if not _PREFIX.fullmatch(prefix) or ".." in prefix or prefix.startswith("/"):
         raise InvalidTask("prefix", f"{show(prefix)} is not the beginning of a note's name")
     return prefix
+
+
+def name_in(call: str, message: Any) -> str:
+    """The note of a schedule that a call changes; empty if it changes none."""
+    name: str = message.name if call == "write_note" else message if call == "drop_note" else ""
+    return name if name.startswith(SCHEDULES) else ""
+
+
+async def schedule_before(client: Client, name: str) -> ScheduleNote | None:
+    note = await client.engine.read_note(name)
+    return None if note is None else _decoded(note)
+
+
+def action_on(message: wire.WriteNote | str, before: ScheduleNote | None) -> str:
+    """The action of a call that writes or drops the note of a schedule; empty if it is none."""
+    if isinstance(message, str):
+        return "schedule.remove"
+    after = _decoded(Note(message.name, message.data, ""))
+    if after is None:
+        return "schedule.add"  # of something unreadable
+    if before is None or before.schedule != after.schedule:
+        return "schedule.add" if after.source == "api" else ""
+    if before.paused != after.paused:
+        return "schedule.pause" if after.paused else "schedule.resume"
+    by_hand = any(fire.by_hand and fire not in before.recent for fire in after.recent)
+    return "schedule.run" if by_hand else ""
+
+
+def _decoded(note: Note) -> ScheduleNote | None:
+    try:
+        return decode_schedule(note)
+    except DamagedNote:
+        return None

@@ -49,8 +49,8 @@ from qo.web.http.action_recorder import recorder_of
 from qo.web.http.byte_budget import BoundedPage, claim_within, find_within, get_within
 from qo.web.http.problems import STORE_AWAY, TOO_LARGE
 from qo.web.remote import checks
+from qo.web.remote.checks import action_on, name_in, schedule_before
 from qo.web.remote.response_cache import answers
-from qo.web.remote.schedule_actions import action_on, name_in, schedule_before
 
 _VERBS = {
     (Guard.UNFINISHED, Status.CANCELLED): "cancel",
@@ -71,9 +71,11 @@ class PortAction(NamedTuple):
     target: str = ""
 
 
-async def controls_before(client: Client, call: str, asked: Any) -> notes.Controls | None:
+async def controls_before(client: Client, call: str, arguments: Any) -> notes.Controls | None:
     """The controls before a call that may change them; None if the call does not."""
-    if (call == "write_note" and asked.name == notes.CONTROL) or (call == "drop_note" and asked == notes.CONTROL):
+    if (call == "write_note" and arguments.name == notes.CONTROL) or (
+        call == "drop_note" and arguments == notes.CONTROL
+    ):
         return await _controls(client)
     return None
 
@@ -85,14 +87,14 @@ async def _controls(client: Client) -> notes.Controls:
         return notes.Controls()
 
 
-def actions_in(call: str, asked: Any, answer: Any, before: notes.Controls | None) -> list[PortAction]:
+def actions_in(call: str, arguments: Any, answer: Any, before: notes.Controls | None) -> list[PortAction]:
     """The actions of a call. `answer` is None if the outcome is unknown."""
     if call == "delete":
-        return _tasks("delete", asked, answer)
+        return _tasks("delete", arguments, answer)
     if call == "apply":
-        return _changes(asked, answer)
+        return _changes(arguments, answer)
     if before is not None:
-        after = notes.Controls() if call == "drop_note" else _written(asked)
+        after = notes.Controls() if call == "drop_note" else _written(arguments)
         difference = controls_in_words(before, after)
         return [PortAction("controls", [], None, difference)] if difference else []
     return []
@@ -127,9 +129,9 @@ def _tasks(verb: str, ids: list[str], answer: list[bool] | None) -> list[PortAct
     return [PortAction(verb, changed, len(changed))] if changed else []
 
 
-def _written(asked: wire.WriteNote) -> notes.Controls:
+def _written(arguments: wire.WriteNote) -> notes.Controls:
     try:
-        return notes.decode(Note(asked.name, asked.data, ""), notes.Controls)
+        return notes.decode(Note(arguments.name, arguments.data, ""), notes.Controls)
     except DamagedNote:
         return notes.Controls()
 
@@ -200,10 +202,14 @@ async def _get(client: Client, ids: list[str]) -> Any:
     return await get_within(client.engine, [check_id(task_id) for task_id in ids])
 
 
-async def _find(client: Client, asked: wire.Find) -> Any:
-    asked = checks.check_find(asked)
+async def _find(client: Client, arguments: wire.Find) -> Any:
+    arguments = checks.check_find(arguments)
     return await find_within(
-        client.engine, asked.where, limit=asked.limit, after=asked.after, created_before=asked.created_before
+        client.engine,
+        arguments.where,
+        limit=arguments.limit,
+        after=arguments.after,
+        created_before=arguments.created_before,
     )
 
 
@@ -215,18 +221,18 @@ async def _history(client: Client, task_id: str) -> Any:
     return await client.engine.history(check_id(task_id))
 
 
-async def _wait(client: Client, asked: wire.Wait) -> None:
-    check_number("timeout", asked.timeout)
-    await client.engine.wait(checks.check_claim_request(asked.request), min(asked.timeout, wire.LONGEST_WAIT))
+async def _wait(client: Client, arguments: wire.Wait) -> None:
+    check_number("timeout", arguments.timeout)
+    await client.engine.wait(checks.check_claim_request(arguments.request), min(arguments.timeout, wire.LONGEST_WAIT))
 
 
 async def _read_note(client: Client, name: str) -> Any:
     return await client.engine.read_note(checks.check_note(name))
 
 
-async def _write_note(client: Client, asked: wire.WriteNote) -> str:
-    name = checks.check_written_note(asked.name, asked.data)
-    return await client.engine.write_note(name, asked.data, expected=checks.check_version(asked.expected))
+async def _write_note(client: Client, arguments: wire.WriteNote) -> str:
+    name = checks.check_written_note(arguments.name, arguments.data)
+    return await client.engine.write_note(name, arguments.data, expected=checks.check_version(arguments.expected))
 
 
 async def _notes(client: Client, prefix: str) -> Any:
@@ -264,16 +270,16 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
     if request.content_type[0] != wire.MEDIA_TYPE:
         return _trouble(415, InvalidSetting(f"the content type must be {wire.MEDIA_TYPE}"))
     try:
-        asked = wire.decode_request(call, await request.body())
+        arguments = wire.decode_request(call, await request.body())
     except UNREADABLE as error:
         return _trouble(400, InvalidSetting(f"the body is not a request to {call}: {error}"))
 
     async def work() -> bytes:
-        return wire.encode_answer(call, await _recorded(request, call, asked))
+        return wire.encode_answer(call, await _recorded(request, call, arguments))
 
     name = request.headers.get(wire.REQUEST, "")
     if call not in wire.WRITES or not 0 < len(name) <= _MAX_NAME_LENGTH:
-        answer = await _recorded(request, call, asked)
+        answer = await _recorded(request, call, arguments)
         if isinstance(answer, BoundedPage):
             return _answer(request, wire.encode(answer.tasks), {wire.CUT: "1"} if answer.is_cut else {})
         return _answer(request, wire.encode_answer(call, answer))
@@ -281,21 +287,21 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
     return _answer(request, data, {wire.REMEMBERED: "1"} if remembered else {})
 
 
-async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> Any:
+async def _recorded(request: Request[Any, Any, Any], call: str, arguments: Any) -> Any:
     """Run a call, and record it in the audit trail if it is an action."""
     client: Client = request.app.state.client
-    recorder, before = recorder_of(request.app.state), await controls_before(client, call, asked)
-    schedule = name_in(call, asked)
+    recorder, before = recorder_of(request.app.state), await controls_before(client, call, arguments)
+    schedule = name_in(call, arguments)
     schedule_was = await schedule_before(client, checks.check_note(schedule)) if schedule else None
     try:
-        answer = await CALLS[call](client, asked)
+        answer = await CALLS[call](client, arguments)
     except (OutcomeUnknown, asyncio.CancelledError):  # cancelled by the time limit or a shutdown
-        for action in actions_in(call, asked, None, before):
+        for action in actions_in(call, arguments, None, before):
             await recorder.record(request.scope, **action._asdict(), outcome="unknown")
         raise
-    for action in actions_in(call, asked, answer, before):
+    for action in actions_in(call, arguments, answer, before):
         await recorder.record(request.scope, **action._asdict())
-    if schedule and (verb := action_on(asked, schedule_was)):
+    if schedule and (verb := action_on(arguments, schedule_was)):
         await recorder.record(request.scope, verb, target=f"schedule {schedule.removeprefix(SCHEDULES)}")
     return answer
 

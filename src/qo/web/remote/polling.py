@@ -30,10 +30,10 @@ class TaskPolling:
         self.claims = LimitedClaims(engine, system_clock, partial(claim_within, engine))
 
     async def poll(
-        self, session: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
+        self, session: WorkerSession, message: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
     ) -> list[Task]:
         """Tasks inside the limits of the caller. `check_caller` runs after every wait and raises to end the poll."""
-        request, until = self._check(session, asked, limits), boot_clock() + min(asked.wait, MAX_WAIT)
+        request, until = self._check(session, message, limits), boot_clock() + min(message.wait, MAX_WAIT)
         while True:
             allowed = await self._allowed(session, request)
             tasks, _ = await self.claims.claim(allowed) if allowed else ([], False)
@@ -50,22 +50,22 @@ class TaskPolling:
                 )  # paused or rate limited: read the controls again
             await check_caller()
 
-    def _check(self, session: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
-        check_number("wait", asked.wait)
+    def _check(self, session: WorkerSession, message: Poll, limits: AccessLimits) -> ClaimRequest:
+        check_number("wait", message.wait)
         note = session.note
         where = limits.narrow(Filter(queues=note.queues, types=note.types))  # others can write to the note
         if where is None:
             raise InvalidTask("worker_id", "was registered for none of the queues and types of this token")
-        given = note.capabilities if asked.capabilities is None else check_names("capabilities", asked.capabilities)
+        given = note.capabilities if message.capabilities is None else check_names("capabilities", message.capabilities)
         return ClaimRequest(
             worker_id=note.worker_id,
-            lease_id=lease_of(note.worker_id, asked.request_id),
+            lease_id=lease_of(note.worker_id, message.request_id),
             queues=where.queues,
             types=where.types,
             capabilities=frozenset(given),
-            limit=min(check_capacity("available_capacity", asked.available_capacity), MAX_TASKS),
+            limit=min(check_capacity("available_capacity", message.available_capacity), MAX_TASKS),
             lease=LEASE,
-            is_repeat=asked.request_id is not None,
+            is_repeat=message.request_id is not None,
         )
 
     async def _allowed(self, session: WorkerSession, request: ClaimRequest) -> ClaimRequest | None:

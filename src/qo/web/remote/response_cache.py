@@ -19,7 +19,7 @@ class _Known(NamedTuple):
 
 
 class ResponseCache:
-    """The cache of one server process. Other processes tell a client that they have no cached response."""
+    """The cache of one server process. Other processes respond that they have no cached response."""
 
     def __init__(self, clock: Clock = boot_clock) -> None:
         self._clock = clock

@@ -59,20 +59,20 @@ async def record(
         None if task is None else settlement(_held(task, session, result), result, result_limit)
         for task, result in zip(tasks, results, strict=True)
     ]
-    asked = [change for change in changes if change is not None]
-    landed = dict(zip((change.id for change in asked), await engine.apply(asked), strict=True))
-    told: list[Recorded] = []
+    requested = [change for change in changes if change is not None]
+    landed = dict(zip((change.id for change in requested), await engine.apply(requested), strict=True))
+    answers: list[Recorded] = []
     settled: list[Settled] = []
     for task, change, result in zip(tasks, changes, results, strict=True):
         if task is None or change is None:
-            told.append(_no(result.task_id, "not_found", f"there is no task {result.task_id}"))
+            answers.append(_no(result.task_id, "not_found", f"there is no task {result.task_id}"))
         elif landed[task.id]:
-            told.append(_recorded(task, change, session))
+            answers.append(_recorded(task, change, session))
             if task.status is Status.RUNNING:
                 settled.append(Settled(task, change))
         else:
-            told.append(_refused(task, result, session, caller))
-    return told, settled
+            answers.append(_refused(task, result, session, caller))
+    return answers, settled
 
 
 def _held(task: Task, session: WorkerSession, result: Result) -> Task:

@@ -22,11 +22,10 @@ from qo.web.http.problems import problems
 from qo.web.http.request import StrictRequest
 from qo.web.remote import messages
 from qo.web.remote.engine import engine_router
-from qo.web.remote.heartbeats import TimeLimits, beat
 from qo.web.remote.polling import TaskPolling, lease_of, polled_task
 from qo.web.remote.response_cache import answers
 from qo.web.remote.results import record, results_of
-from qo.web.remote.worker_registry import WorkerRegistry
+from qo.web.remote.worker_registry import TimeLimits, WorkerRegistry, beat
 
 BODY_LIMIT = 8 * 1024 * 1024  # bytes; results arrive in batches
 
@@ -108,14 +107,14 @@ async def result(
     session = await api.registry.session(worker_id, caller)
     results = results_of(data)
     limit = api.client.payload_limit
-    told, settled = await record(api.engine, session, results, caller, result_limit=limit)
+    recorded, settled = await record(api.engine, session, results, caller, result_limit=limit)
     api.limits.forget(each.task.id for each in settled)
     api.polling.claims.gate.ended([each.task for each in settled])
     for each in settled:
         api.client.transitions.settled(each.task, each.change)
     if data.results is not None:
-        return messages.Answered(results=told)
-    (only,) = told
+        return messages.Answered(results=recorded)
+    (only,) = recorded
     if not only.acknowledged:
         raise (TaskNotFound if only.code == "not_found" else LeaseLost)(only.error)
     return messages.Answered(task_id=only.task_id, status=only.status, repeated=only.repeated)

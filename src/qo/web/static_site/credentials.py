@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from qo.buckets.address import BucketAddress
 from qo.errors import InvalidSetting, StorageError
-from qo.web.static_site.files import INDEX
+from qo.web.static_site.publisher import INDEX
 
 MIN_DURATION = 900  # seconds; the shortest session of a token service
 _NAME = "qo-dashboard"
@@ -107,16 +107,16 @@ class _TokenService(NamedTuple):
     duration: int  # seconds
 
     def assume(self, role: str, policy: dict[str, Any]) -> Access:
-        asked = {"RoleArn": role, "RoleSessionName": _NAME, "DurationSeconds": self.duration}
+        requested = {"RoleArn": role, "RoleSessionName": _NAME, "DurationSeconds": self.duration}
         try:
-            return _access(self.client.assume_role(**asked, Policy=_text(policy)), "role")
+            return _access(self.client.assume_role(**requested, Policy=_text(policy)), "role")
         except self.errors as error:
             raise StorageError(f"the role {role} cannot be assumed: {error}") from error
 
     def federate(self, policy: dict[str, Any], sts: str) -> Access | None:
-        asked = {"Name": _NAME, "DurationSeconds": self.duration}
+        requested = {"Name": _NAME, "DurationSeconds": self.duration}
         try:
-            return _access(self.client.get_federation_token(**asked, Policy=_text(policy)), "federated")
+            return _access(self.client.get_federation_token(**requested, Policy=_text(policy)), "federated")
         except self.errors as error:
             return self._nothing(sts, error)
 

@@ -1,4 +1,5 @@
-"""Samples of the store: counts, the oldest pending task of each level, the position of a new task, and unhandled types.
+"""Samples of the store: counts, the oldest pending task of each level, the position of a new task, unhandled types, and
+kinds of pending tasks.
 
 Requests are answered from the latest sample. The engine counts the tasks. The ages come from reading: a queue shorter
 than a page is read completely. For a longer one, each sample reads the newest page and one further page of a walk over
@@ -19,16 +20,18 @@ from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.handled_types import find_unhandled, is_unhandled
-from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
+from qo.model import Counts, Filter, LevelWord, PendingKind, Status, Task, cursor, effective_rank, level_word
+from qo.pending_counts import PendingCounts, count_pending
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.stats.wait_times import OldestTasks
 from qo.web.task_words import LEVEL_WORDS
 
 log = logging.getLogger("qo.web")
-
 PAGE_SIZE = 200
 _TRACKED_TASKS = 3  # the oldest pending tasks of each level, read again with each sample
 _MAX_VIEWS = 64  # distinct limits whose samples are kept
+_KINDS_AGE_FACTOR = 20.0  # a count is reused for this many times its duration
+_KINDS_MAX_AGE = 60.0  # seconds
 
 
 class ReadyCounts(Struct, frozen=True, kw_only=True):
@@ -255,3 +258,27 @@ class UnhandledTypes:
             if limits.includes(queue, type_):
                 numbers[type_] = numbers.get(type_, 0) + number
         return numbers
+
+
+class PendingKinds:
+    """How many pending tasks are ready, scheduled and retrying, counted at most every few seconds."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._known = PendingCounts()
+        self._known_until = float("-inf")
+        self._counting = asyncio.Lock()  # concurrent requests share one count
+
+    async def total(self, counts: Counts, limits: AccessLimits = WHOLE_STORE) -> dict[PendingKind, int]:
+        """Numbers inside the limits. `counts` are the counts of the whole store."""
+        known = await self._counts(counts)
+        inside = {lane: kinds for lane, kinds in known.by_lane.items() if limits.includes(*lane)}
+        return PendingCounts(by_lane=inside).total()
+
+    async def _counts(self, counts: Counts) -> PendingCounts:
+        async with self._counting:
+            began = boot_clock()
+            if began >= self._known_until:
+                self._known = await count_pending(self._engine, counts, self._clock())
+                self._known_until = boot_clock() + min(_KINDS_MAX_AGE, _KINDS_AGE_FACTOR * (boot_clock() - began))
+            return self._known

@@ -5,37 +5,99 @@ growth between two reads. It starts at zero, so that a restart does not count ol
 """
 
 import asyncio
+from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from litestar.datastructures import State
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
+from qo.engine import Engine
 from qo.errors import StorageError
 from qo.handled_types import read_consumers, unhandled_lanes
 from qo.model import Status
 from qo.notes import DEAD_AFTER, WorkerNote, is_dead
+from qo.schedules.schedule import OUTCOMES, Fire
+from qo.schedules.schedule_notes import read_schedules
+from qo.schedules.view import STATUSES, status_of
 from qo.stats import BOUNDS, MINUTE, OTHER_TYPES, Durations, Interval, StatsRow
 from qo.stats.rows import MAX_TYPES, RowKey
 from qo.transitions import REASONS
-from qo.web.stats.pending_kinds import PendingKinds
-from qo.web.stats.sampler import Sample, Sampler
-from qo.web.stats.schedule_metrics import ScheduleMetrics
+from qo.web.stats.sampler import PendingKinds, Sample, Sampler
 from qo.web.stats.throughput import RecentStats
 from qo.web.stats.wait_times import PERCENTILES, Ages, wait_percentiles
 
+_SCHEDULES_AGE_FACTOR: Final = 20.0  # a read is reused for this many times its duration
+_SCHEDULES_MAX_AGE: Final = 60.0  # seconds
 LEVELS: Final = ("high", "medium", "low")
 ENDED: Final = (Status.COMPLETED.value, Status.FAILED.value)
 _REMEMBERED = 2 * 3600  # seconds; longer than a minute is read
 _SECONDS = -1  # the key of a histogram's sum, among the numbers of its buckets
-
 Field = tuple[str | int, ...]
 Numbers = dict[Field, float]
+
+
+class _FireKey(NamedTuple):
+    """Identifies a decision. Its time does not: the clock of the process that decided may be wrong."""
+
+    at: float
+    task_id: str
+
+
+class ScheduleMetrics:
+    """What any process decided about fire times, read from the stored schedules.
+
+    A stored schedule keeps its last decisions. The server counts those that are new since its last read, each fire time
+    once, and starts at zero, as its other counters do. If more than `MAX_RECENT` decisions about one schedule are made
+    between two reads, the rest is not counted.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, registry: CollectorRegistry) -> None:
+        self._engine, self._clock = engine, clock
+        self._fires = Counter(
+            "schedule_fires_total", "Fire times of schedules that were decided.", ["outcome"], registry=registry
+        )
+        self._lateness = Histogram(
+            "schedule_lateness_seconds",
+            "Time from a fire time to the decision to submit its task.",
+            registry=registry,
+            buckets=BOUNDS,
+        )
+        self._schedules = Gauge("schedules", "Schedules by status.", ["status"], registry=registry)
+        for outcome in OUTCOMES:
+            self._fires.labels(outcome)
+        self._known: dict[str, frozenset[_FireKey]] | None = None  # by schedule; None before the first read
+        self._known_until = float("-inf")
+
+    async def refresh(self) -> None:
+        """Count what was decided since the last read. Raises StorageError."""
+        began = boot_clock()
+        if began < self._known_until:
+            return
+        stored, now = await read_schedules(self._engine), self._clock()
+        known, before = dict[str, frozenset[_FireKey]](), self._known
+        for note in stored:
+            fires = {_FireKey(fire.at, fire.task_id): fire for fire in note.recent if not fire.by_hand}
+            known[note.schedule.name] = frozenset(fires)
+            if before is not None:
+                counted = before.get(note.schedule.name, frozenset())
+                self._count([fire for key, fire in fires.items() if key not in counted])
+        self._known = known
+        statuses = Tally(status_of(note, now) for note in stored)
+        for status in STATUSES:
+            self._schedules.labels(status).set(statuses[status])
+        self._known_until = boot_clock() + min(_SCHEDULES_MAX_AGE, _SCHEDULES_AGE_FACTOR * (boot_clock() - began))
+
+    def _count(self, fires: list[Fire]) -> None:
+        for fire in fires:
+            self._fires.labels(fire.outcome).inc(fire.count)
+            if fire.outcome == "fired":
+                self._lateness.observe(max(0.0, fire.decided_at - fire.at))
 
 
 class StoreCounters(Collector):

@@ -28,7 +28,7 @@ class RecentStats:
         self._reading: asyncio.Task[list[Interval]] | None = None
 
     async def minutes(self, max_age: float = 0.0) -> list[Interval]:
-        """The minutes in which tasks ended. Concurrent callers share one read."""
+        """The minutes in which tasks finished. Concurrent callers share one read."""
         if boot_clock() - self._read_at <= max(max_age, _COST_FACTOR * self._took):
             return self._minutes
         if self._reading is None or self._reading.done():

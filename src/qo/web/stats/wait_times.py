@@ -1,6 +1,6 @@
 """How long pending tasks have been waiting: percentiles by level, and the oldest task of each queue.
 
-Neither reads a long queue completely. Both use `created_before` to start a listing at any instant.
+Neither reads a long queue completely. Both use `created_before` to start a listing at any time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ async def wait_percentiles(engine: Engine, oldest: Sequence[float], now: float) 
 
 
 async def _sample_all_ages(engine: Engine, newest: list[Task], oldest: float) -> list[Task]:
-    """One page from each of several instants between the newest task and the oldest."""
+    """One page from each of several points in time between the newest task and the oldest."""
     found = {task.id: task for task in newest[:_PAGE_SIZE]}
     start = newest[0].created_at
     for step in range(1, _SAMPLE_PAGES + 1):

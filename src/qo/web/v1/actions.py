@@ -1,4 +1,4 @@
-"""Actions on tasks (cancel, replay, archive), and the controls: pauses, limits and drains, which all workers follow."""
+"""Actions on tasks (cancel, replay, archive), and the controls that all workers apply: pauses, limits and drains."""
 
 from typing import Annotated, Any, cast
 
@@ -106,11 +106,11 @@ async def reschedule_task(
 
 
 def new_time(run_at: str | None, delay: float | None, now: float) -> float:
-    """The instant that a request names in one of two ways. Raises InvalidTask."""
+    """The time that a request gives in one of two ways. Raises InvalidTask."""
     if (run_at is None) == (delay is None):
         raise InvalidTask("run_at", "send either run_at or delay_seconds")
     at = now + (delay or 0.0) if run_at is None else parse_instant("run_at", run_at)
-    check_number("run_at", at, maximum=LATEST)  # before `iso`, which raises for instants outside of the calendar
+    check_number("run_at", at, maximum=LATEST)  # before `iso`, which raises for times outside of the calendar
     return at
 
 
@@ -142,7 +142,7 @@ _SAMPLE_AGE = 1.0  # seconds
 
 
 class PauseTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A queue, a type, or without both everything."""
+    """A queue or a type; without either, everything."""
 
     queue: Name | None = None
     type: TypeName | None = None
@@ -198,7 +198,7 @@ async def resume_tasks(request: Request[Any, Any, Any], data: JSONBody[PauseTarg
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[TypeRateLimit]) -> ControlsView:
     """Limit how many tasks each worker starts per second, of one type or in total."""
     _check_inside(request, None, data.type)
-    describe_action(request, f"{data.tasks_per_second:g} a second", type=[data.type] if data.type else [])
+    describe_action(request, f"{data.tasks_per_second:g} per second", type=[data.type] if data.type else [])
     controls = await server_of(request).client.controls.limit_rate(data.tasks_per_second, type=data.type)
     log_transition(request, "limited", rate=data.tasks_per_second)
     return await _visible(request, controls)

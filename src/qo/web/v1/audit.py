@@ -20,8 +20,8 @@ _MAX_AGE = 90 * 86_400  # seconds; older records are deleted
 
 class ActionView(Struct, frozen=True, kw_only=True):
     """An action. `number` is how many tasks it changed, null if it does not affect tasks; `task_ids` are the first of
-    them. `outcome` is `unknown` if the store failed and the change may or may not have been made. `verified` is false
-    if the record was written with credentials that can only add records, so its content proves nothing."""
+    them. `outcome` is `unknown` if the store failed and the change may have been made. `verified` is false
+    if the record was written with credentials that can only add records, so its content is not verified."""
 
     id: str
     at: str

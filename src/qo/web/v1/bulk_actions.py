@@ -1,6 +1,6 @@
 """Actions on all tasks that match a filter: replay, cancel, archive, delete, run now, reschedule, priority.
 
-Each except the replay of tasks that did not succeed must name a status, type, queue or batch.
+Each of them must name a status, type, queue or batch, except the replay of tasks that did not succeed.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from qo.web.v1.actions import PriorityLevel, new_time
 from qo.web.v1.read import filter_of
 
 _ENDED: list[Word] = ["completed", "failed", "dead_letter", "cancelled"]
-_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]  # by default; completed tasks must be asked for
+_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]  # by default; completed tasks must be requested
 _LATER = (PendingKind.SCHEDULED, PendingKind.RETRYING)
 
 
@@ -98,14 +98,14 @@ async def cancel_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingT
 
 @post("/tasks/archive", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def archive_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
-    """Archive the matching tasks that have ended, newest first, up to `limit`. Name a status, type, queue or batch."""
+    """Archive the matching finished tasks, newest first, up to `limit`. Name a status, type, queue or batch."""
     _check_narrow(data)
     return await _act(request, data, _BulkAction(transition="archived", change=model.archive, words=_ENDED))
 
 
 @post("/tasks/delete", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
 async def delete_tasks(request: Request[Any, Any, Any], data: JSONBody[MatchingTasks]) -> Changed:
-    """Delete the matching tasks that have ended, newest first, up to `limit`. Name a status, type, queue or batch."""
+    """Delete the matching finished tasks, newest first, up to `limit`. Name a status, type, queue or batch."""
     _check_narrow(data)
     return await _act(request, data, _BulkAction(transition="deleted", change=None, words=_ENDED))
 
@@ -170,6 +170,6 @@ async def _act(request: Request[Any, Any, Any], data: MatchingTasks, action: _Bu
 
 def _filter(given: MatchingTasks, action: _BulkAction, words: set[Word]) -> Filter | None:
     """None: no task has one of these statuses that the action can change."""
-    asked = filter_of(sorted(words), given.type, given.queue)
+    requested = filter_of(sorted(words), given.type, given.queue)
     batch = None if given.batch is None else check_batch_id("batch", given.batch)
-    return replace(asked, batch=batch, pending=action.pending) if words else None
+    return replace(requested, batch=batch, pending=action.pending) if words else None

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from qo.clock import iso
 from qo.errors import InvalidTask
-from qo.fleet_limits.limit_status import GroupStatus, LimitStatus, limit_statuses
+from qo.fleet_limits.limit_status import GroupStatus, LimitStatus, describe_limit, limit_statuses
 from qo.fleet_limits.rules import KEY, QUEUE, TYPE
 from qo.model import Limit, check_declared
 from qo.web.callers import AccessLimits
@@ -29,16 +29,29 @@ class SlotView(Struct, frozen=True, kw_only=True):
 
 
 class GroupView(Struct, frozen=True, kw_only=True):
-    """`group` is empty for a limit without a key. `next_start_at` is the first instant that the rate leaves."""
+    """`group` is empty for a limit without a key, `name` is the group for people. `running` of its `concurrency` slots
+    are used; 0 means no limit. `waiting` are its due tasks; of a limit without a key, all pending tasks. `waits_for`
+    says what they wait for: it is empty if one may start now. `next_start_at` is the first start time that the rate
+    allows, null if that is now."""
 
     group: str
+    name: str
+    type: str | None
     running: int
+    concurrency: int
+    rate: float
+    per: float
     next_start_at: str | None
+    waiting: int
+    waits_for: list[str]
     holders: list[SlotView]
 
 
 class FleetLimitView(Struct, frozen=True, kw_only=True):
-    """`scope` is `type:NAME`, `queue:NAME` or `key:NAME=VALUE`. 0 means no limit. `is_live`: set here, not by code."""
+    """`scope` is `type:NAME`, `queue:NAME` or `key:NAME=VALUE`. 0 means no limit. `is_live`: set here, not by code.
+    `groups` are the 50 with most waiting tasks of all `group_count`. `is_exact` is false if there are too many waiting
+    tasks to read, or if the groups of some are not stored yet: the numbers of waiting tasks of groups are lower bounds
+    then."""
 
     scope: str
     concurrency: int
@@ -48,6 +61,8 @@ class FleetLimitView(Struct, frozen=True, kw_only=True):
     is_live: bool
     waiting: int | None
     groups: list[GroupView]
+    group_count: int
+    is_exact: bool
 
 
 class FleetLimitsView(Struct, frozen=True, kw_only=True):
@@ -55,7 +70,10 @@ class FleetLimitsView(Struct, frozen=True, kw_only=True):
 
 
 class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of `type`, `queue` and `key`. `concurrency` or `rate` is at least 1; `remove` restores the code's."""
+    """One of `type`, `queue` and `key`.
+
+    `concurrency` or `rate` is at least 1; `remove` restores the limit in the code.
+    """
 
     type: TypeName | None = None
     queue: Name | None = None
@@ -68,7 +86,7 @@ class FleetLimitChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @get("/limits", opt=READ | LIMITED, responses=problems())
 async def show_limits(request: Request[Any, Any, Any]) -> FleetLimitsView:
-    """The limits across all workers, the holders of their slots, and how many tasks wait."""
+    """The limits across all workers, the holders of their slots, and the number of waiting tasks."""
     return await limits_view(request)
 
 
@@ -81,7 +99,7 @@ async def change_limit(request: Request[Any, Any, Any], data: JSONBody[FleetLimi
     if not _is_inside(scope, caller_of(request).limits):
         raise PermissionDeniedException("this would affect tasks outside the limits of this token")
     limit = None if data.remove else check_declared(Limit(concurrency=data.concurrency, rate=data.rate, per=data.per))
-    described = "as in the code" if limit is None else f"{limit.concurrency} at once, {limit.rate:g} in {limit.per:g} s"
+    described = "as in the code" if limit is None else describe_limit(limit)
     describe_action(request, f"{scope}: {described}")
     await server_of(request).client.controls.limit_fleet(scope, limit)
     log_transition(request, "limited", scope=scope)
@@ -89,8 +107,9 @@ async def change_limit(request: Request[Any, Any, Any], data: JSONBody[FleetLimi
 
 
 async def limits_view(request: Request[Any, Any, Any]) -> FleetLimitsView:
-    client, access = server_of(request).client, caller_of(request).limits
-    statuses = await limit_statuses(client.engine, await client.controls.in_force(), await client.engine.count())
+    server, access = server_of(request), caller_of(request).limits
+    controls = await server.client.controls.in_force()
+    statuses = await limit_statuses(server.client.engine, controls, server.waiting_groups)
     return FleetLimitsView(limits=[_view(status) for status in statuses if _is_inside(status.scope, access)])
 
 
@@ -121,14 +140,23 @@ def _view(status: LimitStatus) -> FleetLimitView:
         is_live=status.is_live,
         waiting=status.waiting,
         groups=[_group_view(group) for group in status.groups],
+        group_count=status.group_count,
+        is_exact=status.is_exact,
     )
 
 
 def _group_view(group: GroupStatus) -> GroupView:
     return GroupView(
         group=group.group,
+        name=group.name,
+        type=group.type,
         running=group.running,
+        concurrency=group.concurrency,
+        rate=group.rate,
+        per=group.per,
         next_start_at=iso(group.next_at),
+        waiting=group.waiting,
+        waits_for=list(group.waits_for),
         holders=[
             SlotView(task_id=holder.task_id, worker_id=holder.worker_id, since=iso(holder.since))
             for holder in group.holders

@@ -29,10 +29,9 @@ from qo.notes import WorkerNote
 from qo.web.callers import AccessLimits
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.http.byte_budget import RESPONSE_BYTES, find_within, history_within, size_of
-from qo.web.http.explanations import ExplanationView, explanation_of
 from qo.web.http.problems import problems
 from qo.web.http.server import Server, server_of
-from qo.web.http.visibility import check_visible, found, visible_workers
+from qo.web.http.visibility import ExplanationView, check_visible, explanation_of, found, visible_workers
 from qo.web.stats.sampler import Sample
 from qo.web.task_words import LEVEL_WORDS, STATUSES, Word, is_finished, task_word
 from qo.web.v1.views import (
@@ -48,7 +47,7 @@ from qo.web.v1.views import (
 )
 
 MAX_PAGE_SIZE = 500
-_MAX_READ = 5_000  # tasks read for one page; `dead_letter` and `failed` are told apart after reading
+_MAX_READ = 5_000  # tasks read for one page; `dead_letter` and `failed` are distinguished after reading
 
 
 class TaskPage(Struct, frozen=True, kw_only=True):
@@ -95,12 +94,12 @@ async def list_tasks(
     """Tasks, newest first. Each filter can be repeated. `archived` shows archived tasks instead of the others.
     `pending` shows only these kinds of queued tasks: ready, scheduled (due later), retrying (due after a failure)."""
     server = server_of(request)
-    asked = replace(
+    requested = replace(
         filter_of(status, type, queue, worker, archived=archived),
         pending=tuple(pending or ()),
         batch=None if batch is None else check_batch_id("batch", batch),
     )
-    where = caller_of(request).limits.narrow(asked)
+    where = caller_of(request).limits.narrow(requested)
     tasks, following = await page(server.client, where, set(status or STATUSES), limit=limit, after=after)
     now = server.clock()
     unhandled = await server.unhandled.ids(tasks)
@@ -109,7 +108,7 @@ async def list_tasks(
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
-    """All transitions of a task, oldest first. Of a very long history, older logs are left out and older errors cut."""
+    """All transitions of a task, oldest first. Of a very long history, older logs are omitted and older errors cut."""
     task = await found(request, task_id)
     events = await history_within(server_of(request).client.engine, task.id)
     return History(task_id=task.id, events=[event_view(event, task) for event in events])
@@ -117,7 +116,7 @@ async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) 
 
 @get("/tasks/{task_id:str}/explain", opt=READ | HIDDEN, responses=problems(404))
 async def explain_waiting(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ExplanationView:
-    """Why a task waits: due later, paused, no worker for it, all slots busy, how many tasks go before it."""
+    """Why a task is waiting: due later, paused, no worker for it, all slots busy, how many tasks go before it."""
     return await explanation_of(request, await found(request, task_id))
 
 
@@ -209,9 +208,9 @@ class Throughput(Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
-    """`exact` is false while the queue is too long to be read completely: the ages are lower bounds then. `throughput`
+    """`exact` is false while the queue is too long to be read completely; the ages are then lower bounds. `throughput`
     is not counted by queue and is null for a token that is limited to queues. `unhandled` counts, by type, the queued
-    tasks that no worker handles. `pending` tells queued tasks apart: ready, scheduled (due later) and retrying (due
+    tasks that no worker handles. `pending` counts queued tasks by kind: ready, scheduled (due later) and retrying (due
     after a failure); it can be up to a minute old, and counts up to 20,000 tasks that are due later."""
 
     queues: dict[LevelWord, Depth]

@@ -17,7 +17,7 @@ from qo.web.v1.actions import (
     show_controls,
 )
 from qo.web.v1.audit import list_actions
-from qo.web.v1.batches import show_batch, show_batches
+from qo.web.v1.batches import cancel_workflow, list_workflows, replay_workflow, show_batch, show_batches, show_workflow
 from qo.web.v1.bulk_actions import (
     archive_tasks,
     cancel_tasks,
@@ -40,7 +40,6 @@ from qo.web.v1.schedules import (
     show_schedule,
 )
 from qo.web.v1.submit import submit_task, submit_tasks
-from qo.web.v1.workflows import cancel_workflow, list_workflows, replay_workflow, show_workflow
 
 router = Router(
     path="/api/v1",

@@ -84,7 +84,7 @@ async def show_schedule(request: Request[Any, Any, Any], name: FromPath[str]) ->
 async def add_schedule(
     request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewSchedule]
 ) -> ScheduleDocument:
-    """Add a schedule, or change one that was added before. A schedule of a worker's code is changed there."""
+    """Add a schedule, or change one that was added before. A schedule that is declared in code is changed there."""
     client = server_of(request).client
     check_name("name", name)
     new = describe(
@@ -148,7 +148,7 @@ async def run_schedule(request: Request[Any, Any, Any], name: FromPath[str]) -> 
 
 @delete("/schedules/{name:str}", opt=ADMIN | HIDDEN, status_code=200, responses=problems(404))
 async def remove_schedule(request: Request[Any, Any, Any], name: FromPath[str]) -> RemovedSchedule:
-    """Delete a schedule. Its tasks stay. A schedule of a worker's code is removed there."""
+    """Delete a schedule. Its tasks stay. A schedule that is declared in code is removed there."""
     if not caller_of(request).limits.is_whole:
         await _visible(request, name)
     describe_action(request, schedule=[name]).verb = "schedule.remove"

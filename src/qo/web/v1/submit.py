@@ -24,9 +24,8 @@ from qo.web.callers import Caller
 from qo.web.http.access import CHECKED, SUBMIT, caller_of
 from qo.web.http.openapi import BatchName, Instant, Key, Name, Retries, Seconds, TypeName
 from qo.web.http.problems import problems
-from qo.web.http.request import encode_payload, rename_field, trace_of
+from qo.web.http.request import UniqueBy, encode_payload, rename_field, trace_of, unique_of, with_own_key
 from qo.web.http.server import Server, log_transition, server_of
-from qo.web.http.unique_options import UniqueBy, unique_of, with_own_key
 from qo.web.http.visibility import check_may_submit
 from qo.web.task_words import Word, task_word
 
@@ -66,7 +65,8 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     trace_id: Key | None = None
     batch: BatchName | None = None
     unique: UniqueArguments | None = None
-    fair_by: Annotated[str, Meta(min_length=1, max_length=64)] | None = None  # a parameter; the task is in its group
+    # A parameter, whose value is the group of the task.
+    fair_by: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequ
         shown = position if caller.limits.is_whole else None  # it depends on tasks outside the limits
         return Response(Receipt(task_id=submitted.id, status="queued", queue_position=shown))
     (existing,) = await server.client.engine.get([submitted.id])
-    if existing is None:  # deleted meanwhile, or damaged
+    if existing is None:  # deleted in the meantime, or damaged
         await server.client.check_not_damaged(submitted.id)
         return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
     waits = existing.status is Status.PENDING and caller.limits.is_whole
@@ -121,7 +121,7 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequ
 
 @post("/tasks/bulk", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) -> BulkReceipts:
-    """Submit many tasks at once. If one is invalid, none is added, and `field` names it."""
+    """Submit many tasks in one call. If one is invalid, none is added, and `field` names it."""
     server, caller = server_of(request), caller_of(request)
     trace = trace_of(request)
     tasks = [new_task(server, caller, each, trace, f"tasks[{number}].") for number, each in enumerate(data.tasks)]

@@ -18,7 +18,7 @@ class PayloadView(Struct, frozen=True, kw_only=True):
 
 
 class ErrorView(Struct, frozen=True, kw_only=True):
-    """`kind` says why the attempt failed."""
+    """`kind` is the reason why the attempt failed."""
 
     message: str
     kind: FailureKind
@@ -135,7 +135,7 @@ def task_view(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) ->
 
 
 def error_view(task: Task) -> ErrorView | None:
-    """What fails for good is not retriable; what used up its retries was."""
+    """A permanent failure is not retriable; one that used up its retries was."""
     if task.error is None:
         return None
     return ErrorView(

@@ -52,7 +52,7 @@ SELECT n AS lane, max_size AS size FROM eligible WHERE (SELECT count(*) FROM eli
     GROUP BY lane
 
 -- name: claim_end
--- The end of `claim` and `claim_any`: claims the first tasks of each lane, as many as `share` says.
+-- The end of `claim` and `claim_any`: claims the first `share` tasks of each lane.
 first AS MATERIALIZED (
     SELECT head.*
     FROM share, LATERAL (SELECT t.ctid AS task, ready.ctid AS source

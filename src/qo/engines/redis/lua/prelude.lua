@@ -152,7 +152,7 @@ local function next_due_in(now)
   return first[2] and tonumber(first[2]) - now
 end
 
--- Remove those of the lanes that have no task of this status. Often all are empty, or none is: one command tells.
+-- Remove the lanes that have no task of this status. Often all or none are empty, which one command determines.
 local function remove_empty_lanes(status, lanes)
   local names, keys = {}, {}
   for lane in pairs(lanes) do

@@ -1,4 +1,4 @@
--- ARGV = per task: id, the data of a note that says why it cannot be read
+-- ARGV = per task: id, the data of a note with the reason why it cannot be read
 -- Removes damaged tasks from every index; their hashes stay. The damaged part may be the state, which names the lane and
 -- status of a task, so all lanes and statuses are searched.
 

@@ -52,23 +52,25 @@ export async function limitRate(source, {types, limit, limits, type = ''}) {
   return control(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks${which} per second.` : `Rate limit${which} removed.`);
 }
 
-/** A limit across all workers. `known`: the numbers of the limits that are set, by scope. An error keeps the dialog open. */
-export async function limitFleet(source, {known}) {
+/** A limit across all workers. `known`: the numbers of limits by scope; `preset`: {kind, name, numbers?}. An error keeps the
+ *  dialog open. */
+export async function limitFleet(source, {known, preset = {kind: 'type', name: ''}}) {
   const kinds = [['type', 'a type'], ['queue', 'a queue'], ['key', 'one value of an argument']];
-  const kind = h('select', {}, kinds.map(([value, label]) => h('option', {value}, label)));
-  const name = h('input', {type: 'text', required: true, autocomplete: 'off', placeholder: 'send_email, or customer_id=42'});
+  const kind = h('select', {}, kinds.map(([value, label]) => h('option', {value, selected: value === preset.kind}, label)));
+  const name = h('input', {type: 'text', required: true, autocomplete: 'off', placeholder: 'send_email, or customer_id=42', value: preset.name});
   const input = (value, step) => h('input', {type: 'number', min: '0', step, value: String(value), required: true, inputmode: 'decimal'});
   const [concurrency, rate, per] = [input(0, '1'), input(0, '1'), input(1, 'any')];
   const renew = () => {
-    const numbers = known[`${kind.value}:${name.value}`];
+    const numbers = known[`${kind.value}:${name.value}`] ?? (name.value === preset.name ? preset.numbers : undefined);
     if (numbers) [concurrency.value, rate.value, per.value] = [numbers.concurrency, numbers.rate, numbers.per].map(String);
   };
   for (const changed of [kind, name]) changed.addEventListener('input', renew);
+  renew();
   const given = await dialog({
     title: 'Limit across all workers',
     body: [
       field('For', kind), field('Name', name),
-      field('Tasks that run at once', concurrency, '0 means no limit.'), field('Tasks that start', rate, '0 means no limit.'), field('within seconds', per),
+      field('Maximum running tasks', concurrency, '0 means no limit.'), field('Maximum starts per period', rate, '0 means no limit.'), field('Period in seconds', per),
       h('p', {}, 'Set both limits to 0 to restore the limit in the code.'),
     ],
     confirm: {label: 'Set', value: async () => {
@@ -83,8 +85,17 @@ export async function limitFleet(source, {known}) {
   return true;
 }
 
+export async function removeFleetLimit(source, {kind, name}) {
+  const sure = await dialog({
+    title: `Remove the limit of ${kind === 'key' ? '' : `${kind} `}${name}?`,
+    body: [h('p', {}, 'If the code has a limit, it applies again. Workers react within two seconds.')],
+    confirm: {label: 'Remove', danger: true},
+  });
+  return sure ? control(source, 'fleet-limit', {[kind]: name, concurrency: 0, rate: 0, per: 1, remove: true}, `The limit of ${name} was removed.`) : false;
+}
+
 export function fleetNumbers({concurrency, rate, per}) {
-  const parts = [concurrency && `${number(concurrency)} at once`, rate && `${plural(rate, 'start')} in ${per} s`].filter(Boolean);
+  const parts = [concurrency && `${number(concurrency)} at a time`, rate && `${plural(rate, 'start')} in ${per} s`].filter(Boolean);
   return parts.length ? `at most ${parts.join(' and ')}` : 'no limit';
 }
 

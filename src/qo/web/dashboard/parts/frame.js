@@ -6,7 +6,7 @@ import {helpDialog} from './help.js';
 import {icon} from './icons.js';
 import {complain, toasts} from './toast.js';
 
-const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['batches', '#/batches', 'Batches'], ['workflows', '#/workflows', 'Workflows'], ['workers', '#/workers', 'Workers'], ['schedules', '#/schedules', 'Schedules'], ['audit', '#/audit', 'Audit']];
+const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['batches', '#/batches', 'Batches'], ['workflows', '#/workflows', 'Workflows'], ['workers', '#/workers', 'Workers'], ['schedules', '#/schedules', 'Schedules'], ['limits', '#/limits', 'Limits'], ['audit', '#/audit', 'Audit']];
 const STATES = {
   live: ['Live', 'Changes appear as they happen. Click to pause.'],
   polling: ['Every 5 s', 'The page updates every few seconds. Click to pause.'],
@@ -34,6 +34,7 @@ export function frame(source, live) {
   const renew = () => {
     links.find((link) => link.dataset.view === 'audit').hidden = !source.can.audit;
     links.find((link) => link.dataset.view === 'workflows').hidden = !source.can.workflows;
+    links.find((link) => link.dataset.view === 'limits').hidden = !source.fleetLimits;
     for (const name of ['batches', 'schedules']) links.find((link) => link.dataset.view === name).hidden = !source[name];
     user.hidden = leave.hidden = !source.user;
     user.textContent = user.title = source.user ?? '';

@@ -87,7 +87,7 @@ function strip({states, tasks}, x, y) {
 
 export function stateText(row) {
   const took = row.started_at && row.completed_at ? duration(seconds(row.completed_at) - seconds(row.started_at)) : null;
-  if (row.state === 'blocked') return row.waits ? `waits for ${plural(row.waits, 'task')}` : 'waits';
+  if (row.state === 'blocked') return row.waits ? `waiting for ${plural(row.waits, 'task')}` : 'waiting';
   if (row.state === 'pending') return row.attempt ? `pending after attempt ${row.attempt}` : 'pending';
   return took && row.state !== 'cancelled' ? `${row.state} · ${took}` : row.state;
 }

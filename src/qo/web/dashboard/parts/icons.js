@@ -9,6 +9,7 @@ const PATHS = {
   workflows: 'M3 8h4v4H3zM13 3h4v4h-4zM13 13h4v4h-4zM7 10h3M13 5h-3v10h3',
   workers: 'M4 4h12v5H4zM4 11h12v5H4zM7 6.5h.01M7 13.5h.01',
   schedules: 'M10 3a7 7 0 1 0 .01 0M10 6v4l3 2',
+  limits: 'M4 15a7 7 0 1 1 12 0M10 12l3-4',
   audit: 'M5 3h7l3 3v11H5zM8 9h4M8 12h4',
   replay: 'M4 10a6 6 0 1 0 2-4.5M4 3v3.5h3.5',
   cancel: 'M10 3a7 7 0 1 0 .01 0M6.5 13.5l7-7',

@@ -13,6 +13,7 @@ export function parse(hash) {
   if (first === 'workflows') return {view: 'workflows', params};
   if (first === 'workers') return {view: 'workers', params};
   if (first === 'schedules') return {view: 'schedules', params};
+  if (first === 'limits') return {view: 'limits', params};
   if (first === 'audit') return {view: 'audit', params};
   if (first === 'login') return {view: 'login', params};
   return {view: first === '' ? 'overview' : 'not_found', params};

@@ -31,10 +31,10 @@ function attempts(task) {
   return [text, h('span', {class: 'bad small', title: `${task.failures} of ${task.max_retries + 1} allowed failures`}, ` · ${task.failures}/${task.max_retries + 1} failed`)];
 }
 
-// The time of the next or last change, with the reason of a wait.
+// The time of the next or last change, with the reason for waiting.
 export function when(task) {
   if (task.status === 'pending') {
-    if (isBlocked(task)) return 'waits for other tasks';
+    if (isBlocked(task)) return 'waiting for other tasks';
     if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retry ' : 'due ', countdown(task.available_at, 'now')];
     const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
     return ['waiting for ', ago(due, {bare: true}), task.unhandled ? [' · ', h('span', {class: 'unhandled'}, NO_HANDLER)] : null];

@@ -9,6 +9,7 @@ export function loading() {
     h('p', {class: 'quiet'}, 'Loading…'));
 }
 
+const SUBJECTS = {task: 'Task', batch: 'Batch', workflow: 'Workflow'};
 const ADVICE = {
   unreachable: 'Is qo serve still running? The page keeps trying.',
   store_unavailable: 'The server runs, but its store does not respond. The page keeps trying.',
@@ -16,9 +17,10 @@ const ADVICE = {
   forbidden: 'The scopes of this token do not allow this.',
 };
 
-export function failure(error, retry) {
+// `view`: the name of the view that failed.
+export function failure(error, retry, view) {
   return h('div', {class: 'state', role: 'alert', 'data-state': 'error'},
-    h('h2', {}, error.code === 'not_found' ? 'Not found' : 'Request failed'),
+    h('h2', {}, error.code === 'not_found' ? `${SUBJECTS[view] ?? 'Page'} not found` : 'Request failed'),
     h('p', {}, sentence(error.message || String(error))),
     ADVICE[error.code] && h('p', {class: 'quiet'}, ADVICE[error.code]),
     h('p', {}, h('button', {class: 'button', type: 'button', on: {click: retry}}, 'Try again')));

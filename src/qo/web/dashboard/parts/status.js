@@ -3,7 +3,7 @@
 import {h} from './dom.js';
 import {icon} from './icons.js';
 
-export const NO_HANDLER = 'no worker handles this type';
+export const NO_HANDLER = 'no running worker handles this type';
 export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled', 'archived'];
 
 // Of workers, schedules, fire times and workflows.
@@ -36,7 +36,7 @@ export const isBlocked = (task) => task.status === 'pending' && Date.parse(task.
 const known = (can) => Object.keys(ACTIONS).filter((name) => (name !== 'delete' || can.delete !== false) && (!ACTIONS[name].server || can.operate));
 export const actions = (can) => known(can).filter((name) => !ACTIONS[name].single);
 export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name].takes.includes(status));
-// The actions for one task: one that is due is not made due, and one that waits for others has no time.
+// The actions for one task: one that is due cannot be made due, and a blocked one cannot be rescheduled.
 export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => (name !== 'run_now' || Date.parse(task.available_at) > Date.now()) && (name !== 'reschedule' || !isBlocked(task)));
 
 export function badge(status) {

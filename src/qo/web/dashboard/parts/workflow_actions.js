@@ -8,7 +8,7 @@ import {complain, say} from './toast.js';
 
 export const WORKFLOW_ACTIONS = {
   cancel: {label: 'Cancel workflow', icon: 'cancel', past: 'cancelled', danger: true,
-    what: 'Cancels all tasks that have not ended. Workers that run some of them lose their leases and stop.'},
+    what: 'Cancels all unfinished tasks. Workers that run them lose their leases and stop.'},
   replay: {label: 'Replay', icon: 'replay', past: 'replayed', danger: false,
     what: 'Reruns all tasks that failed or were cancelled. Completed tasks keep their results.'},
   replay_from: {label: 'Replay from here', icon: 'replay', past: 'replayed', danger: true,

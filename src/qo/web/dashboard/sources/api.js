@@ -143,6 +143,10 @@ class ApiSource {
     return {schedules, isComplete: true};
   }
 
+  async fleetLimits() {
+    return (await this.#shown(this.#get('limits'))).limits;
+  }
+
   changeSchedule(name, action) {
     return this.#post(`schedules/${encodeURIComponent(name)}/${action}`);
   }

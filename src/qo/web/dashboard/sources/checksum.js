@@ -1,4 +1,4 @@
-// The CRC-32 of a document, appended as white space: a space for 0 and a tab for 1, as in qo/checksum.py.
+// The CRC-32 of a document, appended as white space: a space for 0 and a tab for 1, as in qo/damage.py.
 
 const BITS = 32;
 const SEAL = /\n[ \t]{32}$/;

@@ -21,7 +21,7 @@ import {taskView} from './values.js';
 const MAX_READS = 400; // tasks read for one overview
 const MAX_ATTEMPTS = 20;
 const MAX_VERSIONS = 100; // of one task
-const MAX_CONCURRENT = 8; // tasks changed at once
+const MAX_CONCURRENT = 8; // tasks changed concurrently
 const ROLLUP = 'stats/finished.json'; // counts of finished tasks, by a worker or monitor
 
 export class TasksLayout {

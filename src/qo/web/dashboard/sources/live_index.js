@@ -6,7 +6,7 @@ import {ReadInterval} from './read_interval.js';
 import {compare} from './rows.js';
 
 const MAX_PAGES = 25; // of 1,000 entries, for each index
-const MAX_LANES = 200; // unknown lanes read at once
+const MAX_LANES = 200; // unknown lanes read concurrently
 
 export class LiveIndex {
   #interval = new ReadInterval();

@@ -32,7 +32,7 @@ async function look(s3, key, text, over, isOurs) {
   const ours = isOurs(stored.text);
   if (ours === null) throw new StoreError('unknown', `${key} has changed too often; it is unknown whether the write was made`);
   if (ours) return stored.etag;
-  throw Object.assign(new StoreError('conflict', `${key} was written by someone else`), {seen: true});
+  throw Object.assign(new StoreError('conflict', `${key} was written by another process`), {seen: true});
 }
 
 function lastWord(error, key, suspect) {

@@ -66,7 +66,7 @@ export class S3 {
     const answer = await this.#ask('PUT', key, {headers, body: text, repeat: over === undefined});
     const said = answer.ok ? '' : await answer.text();
     if (answer.status === 412 || (over && isMissing(answer.status, said))) {
-      throw new StoreError('conflict', `${key} was written by someone else`);
+      throw new StoreError('conflict', `${key} was written by another process`);
     }
     this.#check(answer, said, key, {writing: true});
     const etag = answer.headers.get('etag');
@@ -208,7 +208,7 @@ export class S3 {
       const verb = writing ? 'write' : 'read';
       throw new StoreError('not_allowed', `these credentials may not ${verb} ${what} (${word})`);
     }
-    if (answer.status === 409) throw new StoreError('conflict', `${what} is being written by someone else (${word})`);
+    if (answer.status === 409) throw new StoreError('conflict', `${what} is being written by another process (${word})`);
     if (answer.status === 404) throw new StoreError('not_found', `${what} does not exist (${word})`);
     throw new StoreError('busy', `the store failed (${word}); try again`, {certain: answer.status === 503});
   }

@@ -10,7 +10,7 @@ import {ago} from '../parts/clock.js';
 const LIMIT = 50;
 const IDS_SHOWN = 3;
 const COLUMNS = ['When', 'Who', 'Action', 'Tasks', 'Details', 'From'];
-const ACTIONS = ['replay', 'retry', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'dashboard.publish', 'dashboard.link', 'bucket-setup', 'login', 'logout', 'session.end', 'schedule.add', 'schedule.pause', 'schedule.resume', 'schedule.run', 'schedule.remove'];
+const ACTIONS = ['replay', 'retry', 'run-now', 'reschedule', 'priority', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'workflow.cancel', 'workflow.replay', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'dashboard.publish', 'dashboard.link', 'bucket-setup', 'login', 'logout', 'session.end', 'schedule.add', 'schedule.pause', 'schedule.resume', 'schedule.run', 'schedule.remove'];
 const AGES = [['', 'at any time'], ['3600', 'in the last hour'], ['86400', 'in the last day'], ['604800', 'in the last week'], ['2592000', 'in the last 30 days']];
 
 export function open({source, to}) {
@@ -77,9 +77,9 @@ function row(each) {
   return h('tr', {'data-action': each.action},
     h('td', {'data-label': 'When'}, ago(each.at)),
     h('td', {'data-label': 'Who'}, h('span', {class: 'tag'}, each.actor), each.who === each.actor ? null : [' ', h('span', {title: each.who}, each.who)],
-      each.verified ? null : h('span', {class: 'quiet', title: 'Written with credentials that can only add records, so it proves nothing.'}, ' · unverified')),
+      each.verified ? null : h('span', {class: 'quiet', title: 'Written with credentials that can only add records, so its content is not verified.'}, ' · unverified')),
     h('th', {scope: 'row', class: /^(delete|token)/.test(each.action) ? 'bad' : null}, each.action,
-      each.outcome === 'unknown' ? h('span', {class: 'quiet', title: 'The store failed; the change may or may not have been made.'}, ' · outcome unknown') : null),
+      each.outcome === 'unknown' ? h('span', {class: 'quiet', title: 'The store failed; the change may have been made.'}, ' · outcome unknown') : null),
     h('td', {'data-label': 'Tasks', class: 'number'}, each.number === null ? '' : number(each.number)),
     h('td', {'data-label': 'Details'}, each.target, each.target && each.task_ids.length ? ' ' : null, ids(each)),
     h('td', {'data-label': 'From', class: 'quiet'}, each.origin));

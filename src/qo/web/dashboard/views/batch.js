@@ -17,7 +17,7 @@ export function open({source, to}) {
       const batch = await source.batch(to.id);
       document.title = `${batch.id} · qo`;
       show(head, [batch.id], () => h('div', {class: 'title'}, h('h1', {}, batch.id),
-        h('p', {class: 'summary'}, h('a', {href: address('tasks', {batch: batch.id, status: STATUSES}), 'data-list': 'tasks'}, 'All its tasks'))));
+        h('p', {class: 'summary'}, h('a', {href: address('tasks', {batch: batch.id, status: STATUSES}), 'data-list': 'tasks'}, 'Show its tasks'))));
       show(figures, batch, () => drawn(batch));
     },
   };

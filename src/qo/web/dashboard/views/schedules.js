@@ -28,7 +28,7 @@ export function open({source, refresh}) {
       show(nothing, [schedules.length], ([count]) => (count ? null
         : empty('No schedules', 'Put @app.schedule above @app.task, or run: qo schedules add')));
       const active = schedules.filter((each) => each.status === 'active').length;
-      const rest = isComplete ? '' : '; there are more, which this page has not read';
+      const rest = isComplete ? '' : '; this page does not show all schedules';
       const hint = source.changeSchedule ? '' : '; qo schedules shows all with their next fire times';
       summary.textContent = schedules.length ? `${plural(schedules.length, 'schedule')}, ${number(active)} active${rest}${hint}` : '';
     },
@@ -83,7 +83,7 @@ function result(fire) {
     ago(fire.at), ' ', badge(fire.task_status ?? fire.outcome),
     fire.count > 1 ? ` ${number(fire.count)} times` : null, ' ',
     fire.task_id ? h('a', {href: taskAddress(fire.task_id)}, h('code', {}, shortId(fire.task_id))) : null,
-    fire.by_hand ? ' by hand' : null,
+    fire.by_hand ? ' manual run' : null,
     fire.reason ? h('span', {class: 'quiet'}, ` ${fire.reason}`) : null);
 }
 

@@ -17,7 +17,7 @@ export function open({source, to, refresh}) {
   const {id} = to;
   let task = null;
   let history = [];
-  let reasons = []; // why it waits
+  let reasons = []; // why it is waiting
   const names = ['head', 'lease', 'why', 'path', 'payload', 'result', 'error', 'facts', 'time', 'versions'];
   const part = Object.fromEntries(names.map((name) => [name, h('div', {'data-part': name})]));
   const section = (title, inside, extra) => h('section', {class: 'card', 'data-section': title.toLowerCase()}, h('header', {}, h('h2', {}, title), extra), inside);
@@ -87,7 +87,7 @@ export function open({source, to, refresh}) {
     if (task.status === 'running' && task.lease_expires_at) {
       return h('p', {class: 'lease running', 'data-lease': true}, progressOf(task), 'Leased by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', expires ', countdown(task.lease_expires_at, 'now (overdue)'), fuse(task.updated_at, task.lease_expires_at));
     }
-    if (isBlocked(task)) return source.explain ? null : h('p', {class: 'lease pending', 'data-blocked': true}, 'Waits for other tasks of its workflow.');
+    if (isBlocked(task)) return source.explain ? null : h('p', {class: 'lease pending', 'data-blocked': true}, 'Waiting for other tasks of its workflow.');
     if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
       return h('p', {class: 'lease pending'}, task.failures ? `${task.failures} of ${task.max_retries + 1} allowed failures. Retry ` : 'Due ', countdown(task.available_at, 'now'), fuse(task.updated_at, task.available_at));
     }
@@ -118,7 +118,7 @@ export function open({source, to, refresh}) {
       ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, raised to ${task.effective_priority} by ageing` : level(task.priority)],
       ['Batch', task.batch && h('a', {href: source.batch ? batchAddress(task.batch) : address('tasks', {batch: task.batch})}, task.batch)], ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
       ['Attempts', `${task.attempt} (${task.failures} of ${task.max_retries + 1} allowed failures)`],
-      ['Created', stamp(task.created_at)], ['Available', isBlocked(task) ? 'after the tasks that it waits for' : stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
+      ['Created', stamp(task.created_at)], ['Available', isBlocked(task) ? 'when its parent tasks have completed' : stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt', worked], ['Last change', stamp(task.updated_at)],
       ['Worker', task.worker_id && h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id)],
       ['Timeout', duration(task.timeout)], ['Group', task.group ? decodeURIComponent(task.group) : null], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
@@ -142,7 +142,7 @@ export function open({source, to, refresh}) {
     }}}, known.map((event) => h('option', {value: String(event.version), selected: event.version === choice[name]}, `${event.version} · ${event.status} · ${instant(event.at)}`)));
     const compare = () => out.replaceChildren(diffTable(...[choice.from, choice.to].map((version) => known.find((event) => event.version === version).task)));
     compare();
-    return [h('div', {class: 'versions'}, h('label', {}, 'From', select('from', 'From version')), h('label', {}, 'to', select('to', 'To version'))), out];
+    return [h('div', {class: 'versions'}, h('label', {}, 'From', select('from', 'From version')), h('label', {}, 'To', select('to', 'To version'))), out];
   }
 }
 

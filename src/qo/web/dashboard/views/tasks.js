@@ -62,13 +62,13 @@ export function open({source, to, refresh}) {
       const asked = params;
       count();
       const answer = await source.tasks(query(asked));
-      if (asked !== params) return; // the filters have changed meanwhile
+      if (asked !== params) return; // the filters have changed in the meantime
       page = answer;
       draw();
     },
   };
 
-  // Runs beside the list, which does not wait for it. The request of the list reports errors.
+  // Runs concurrently with the request for the list, which reports errors.
   function count() {
     if (performance.now() - counted < COUNTS_AGE) return;
     counted = performance.now();

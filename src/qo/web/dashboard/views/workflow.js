@@ -35,7 +35,7 @@ export function open({source, to, refresh}) {
     element,
     async refresh() {
       if (workflow?.is_grouped && performance.now() - readAt < LARGE_INTERVAL) return;
-      if (!source.workflow) throw new Error('workflows need a server: this page reads the bucket itself');
+      if (!source.workflow) throw new Error('workflows need a server: this page reads the bucket directly');
       workflow = await source.workflow(id);
       readAt = performance.now();
       draw();
@@ -82,7 +82,7 @@ export function open({source, to, refresh}) {
         ['Critical path', `${plural(count, 'task')}, ${isEstimate ? 'about ' : ''}${duration(seconds)}`],
         ['Key', workflow.idempotency_key && h('code', {}, workflow.idempotency_key)],
         ['Dropped', dropped ? `${plural(dropped, 'task')}, added by attempts that did not complete` : null],
-        ['Tasks', h('a', {href: address('tasks', {batch: id, status: STATUSES}), 'data-list': 'tasks'}, 'All in the list of tasks')],
+        ['Tasks', h('a', {href: address('tasks', {batch: id, status: STATUSES}), 'data-list': 'tasks'}, 'Show in the task list')],
       ].filter(([, value]) => value).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)))),
     ];
   }
@@ -90,7 +90,7 @@ export function open({source, to, refresh}) {
   function drawTable() {
     const known = new Map(workflow.rows.map((row) => [row.index, row]));
     return h('table', {class: 'plain steps'},
-      h('thead', {}, h('tr', {}, ['Task', 'State', 'Attempts', 'Waits for', ''].map((name) => h('th', {scope: 'col', class: name === 'Attempts' ? 'number' : null}, name)))),
+      h('thead', {}, h('tr', {}, ['Task', 'State', 'Attempts', 'Waiting for', ''].map((name) => h('th', {scope: 'col', class: name === 'Attempts' ? 'number' : null}, name)))),
       h('tbody', {}, workflow.rows.map((row) => h('tr', {'data-step': row.index},
         h('th', {scope: 'row'}, h('span', {class: 'quiet number-of'}, `${row.index} `), h('a', {href: taskAddress(row.task_id)}, row.type),
           row.is_critical ? h('span', {class: 'tag critical', title: 'on the critical path'}, 'critical') : null,

@@ -32,8 +32,8 @@ export function open({source}) {
 }
 
 function hints(source) {
-  if (!source.workflows) return ['Workflows need a server', 'This page reads the bucket itself. qo serve shows the graph of a workflow, qo workflow show ID draws it in the terminal.'];
-  return ['No workflows among the newest tasks', 'Let tasks wait for others: flow = app.workflow("import"), flow.add(task.s(…), after=[…]), flow.submit()', 'Or: qo.chain(fetch.s(url), merge.s()).enqueue()'];
+  if (!source.workflows) return ['Workflows need a server', 'This page reads the bucket directly. qo serve shows the graph of a workflow, qo workflow show ID draws it in the terminal.'];
+  return ['No workflows among the newest tasks', 'Build one: flow = app.workflow("import"), flow.add(task.s(…), after=[…]), flow.submit()', 'Or: qo.chain(fetch.s(url), merge.s()).enqueue()'];
 }
 
 function card(workflow) {

@@ -1,4 +1,4 @@
-"""`qo token`: manage API tokens."""
+"""`qo token` and `qo session`: manage API tokens and dashboard logins."""
 
 from typing import Any
 
@@ -26,8 +26,9 @@ try:
         read_tokens,
         revoke_token,
     )
+    from qo.web.oidc.sessions import UserSession, end_sessions, read_sessions
 except ImportError as missing:
-    raise InvalidSetting("tokens need the server's packages: pip install 'qo-queue[web]'") from missing
+    raise InvalidSetting("tokens and sessions need the server's packages: pip install 'qo-queue[web]'") from missing
 
 
 class Scopes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
@@ -43,7 +44,7 @@ class Scopes(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
         except ValueError:
             scopes = frozenset()
         if not scopes:
-            self.fail(f"{value!r:.80} is not a list of {', '.join(Scope)}.", param, ctx)
+            self.fail(f"{value!r:.80} is not a list of scopes; choose from {', '.join(Scope)}.", param, ctx)
         return scopes
 
 
@@ -57,7 +58,7 @@ class Scopes(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
     ),
 )
 @common
-def command(call: Invocation) -> None:
+def token_command(call: Invocation) -> None:
     """Manage API tokens for `qo serve`.
 
     Until the first token is created, the server accepts requests from this machine only, without a token.
@@ -69,7 +70,7 @@ def command(call: Invocation) -> None:
     click.get_current_context().find_root().obj = call  # options given before `create` apply to it
 
 
-@command.command(
+@token_command.command(
     "create",
     epilog=examples(
         "qo token create --name ci --scopes submit,read --expires 30d",
@@ -95,7 +96,7 @@ def create(
 
     token, secret = call.run(work, create=True)
     if call.json:
-        call.print_json(view(token, None) | {"token": secret})
+        call.print_json(token_view(token, None) | {"token": secret})
         return
     click.echo(secret)
     click.echo(
@@ -108,9 +109,9 @@ def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...
     return f"{name} ({', '.join(sorted(scopes))}{f'; {limits}' if limits else ''})"
 
 
-@command.command("list", epilog=examples("qo token list"))
+@token_command.command("list", epilog=examples("qo token list"))
 @common
-def list_(call: Invocation) -> None:
+def list_tokens(call: Invocation) -> None:
     """List tokens, without their secrets."""
 
     async def work(client: Client) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
@@ -119,7 +120,7 @@ def list_(call: Invocation) -> None:
 
     (tokens, existed, used_at), now = call.run(work), system_clock()
     if call.json:
-        call.print_json([view(token, used_at.get(token.id)) for token in tokens])
+        call.print_json([token_view(token, used_at.get(token.id)) for token in tokens])
         return
     if not tokens:
         state = (
@@ -142,7 +143,7 @@ def list_(call: Invocation) -> None:
     call.console.print(rows)
 
 
-@command.command("revoke", epilog=examples("qo token revoke ci"))
+@token_command.command("revoke", epilog=examples("qo token revoke ci"))
 @common
 @click.argument("name_or_id", metavar="NAME|ID")
 def revoke(call: Invocation, name_or_id: str) -> None:
@@ -159,12 +160,12 @@ def revoke(call: Invocation, name_or_id: str) -> None:
 
     token = call.run(work)
     if call.json:
-        call.print_json(view(token, None))
+        call.print_json(token_view(token, None))
     else:
         call.console.print(data(f"revoked {token.name}"))
 
 
-@command.command("reset", epilog=examples("qo token reset --yes"))
+@token_command.command("reset", epilog=examples("qo token reset --yes"))
 @common
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes it by name
@@ -187,7 +188,7 @@ def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes i
         call.console.print(data(f"deleted {plural(forgotten, 'token')}; restart running servers"))
 
 
-def view(token: Token, used_at: float | None) -> dict[str, Any]:
+def token_view(token: Token, used_at: float | None) -> dict[str, Any]:
     """A token as JSON, without its hash."""
     return {
         "id": token.id,
@@ -212,3 +213,90 @@ def _expiry(token: Token, now: float) -> Text:
     if token.expires_at <= now:
         return Text("expired", style="red")
     return Text(f"in {age(token.expires_at - now)}")
+
+
+@click.group(
+    "session",
+    epilog=examples("qo session list", "qo session end ann@example.com", "qo session end --group contractors"),
+)
+@common
+def session_command(call: Invocation) -> None:
+    """List dashboard logins and end them.
+
+    Ending a session logs its user out. To prevent a new login, first remove the user from the group at the identity
+    provider, or the group from --oidc-role.
+    """
+    click.get_current_context().find_root().obj = call  # options given before `list` apply to it
+
+
+@session_command.command("list", epilog=examples("qo session list"))
+@common
+def list_sessions(call: Invocation) -> None:
+    """List sessions, oldest first."""
+    now = system_clock()
+
+    async def work(client: Client) -> list[UserSession]:
+        return await read_sessions(client.engine, now)
+
+    sessions = call.run(work)
+    if call.json:
+        call.print_json([session_view(session) for session in sessions])
+        return
+    if not sessions:
+        call.console.print(Text("no sessions", style="dim"))
+        return
+    rows = table("user", "session", "groups", "logged in", "expires")
+    for session in sessions:
+        rows.add_row(
+            data(session.name),
+            data(session.id),
+            data(", ".join(session.groups)),
+            Text(f"{age(now - session.created_at)} ago"),
+            Text(f"in {age(session.expires_at - now)}"),
+        )
+    call.console.print(rows)
+
+
+@session_command.command(
+    "end",
+    epilog=examples("qo session end ann@example.com", "qo session end --group contractors", "qo session end --all"),
+)
+@common
+@click.argument("names", nargs=-1, metavar="[USER|SESSION]...")
+@option("--group", "groups", multiple=True, metavar="GROUP", help="Sessions of members of this group; repeat for more.")
+@option("--all", "everyone", is_flag=True, help="All sessions.")
+def end(call: Invocation, names: tuple[str, ...], groups: tuple[str, ...], *, everyone: bool) -> None:
+    """End single sessions, or all sessions of users or groups. Servers apply it within a second."""
+    if not names and not groups and not everyone:
+        raise InvalidSetting("pass users or sessions from `qo session list`, or use --group or --all")
+
+    def is_selected(session: UserSession) -> bool:
+        identifiers = {session.name, session.subject, session.id}
+        return everyone or not identifiers.isdisjoint(names) or not set(groups).isdisjoint(session.groups)
+
+    async def work(client: Client) -> list[UserSession]:
+        async with audited(client, "session.end") as action:
+            ended = await end_sessions(client.engine, is_selected)
+            action.target = ", ".join(dict.fromkeys(session.name for session in ended))
+            if not ended:
+                raise InvalidSetting("no session matches; see `qo session list`")
+            return ended
+
+    ended = call.run(work)
+    if call.json:
+        call.print_json([session_view(session) for session in ended])
+    else:
+        users = ", ".join(dict.fromkeys(session.name for session in ended))
+        call.console.print(data(f"ended {plural(len(ended), 'session')} of {users}"))
+
+
+def session_view(session: UserSession) -> dict[str, Any]:
+    """A session as JSON, without its hash."""
+    return {
+        "id": session.id,
+        "name": session.name,
+        "subject": session.subject,
+        "groups": list(session.groups),
+        "created_at": iso(session.created_at),
+        "expires_at": iso(session.expires_at),
+    }

@@ -1,9 +1,13 @@
-"""Removes secrets from URLs before they are shown, logged or used in errors."""
+"""Text that is safe to show and log: it cannot control a terminal, and its URLs hold no secrets."""
 
 import re
 from itertools import pairwise
 from urllib.parse import quote, unquote
 
+# Control characters (C0, DEL, C1), line and paragraph separators, direction overrides, lone surrogates.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+_BLANKS = {ord(character): " " for character in "\n\r\t"}
+_LATIN = 0xFF
 _HIDDEN = "***"
 _MAX_NESTING = 4  # levels of URLs inside options of URLs
 _QUERY = re.compile(r"[?&#](?=[A-Za-z0-9_.-]+=)")  # a lone ? may be part of a password that is not encoded
@@ -13,6 +17,33 @@ _ASSIGNMENT = re.compile(
     r"(\w*(?:pass|secret|token)\w*\s*=\s*)('[^']*'|\S+)", re.IGNORECASE
 )  # as in conninfo strings of libpq
 _FILES = ("sqlite:///", "file:///")  # these have no passwords; an @ is part of the file name
+
+
+def clean(text: str) -> str:
+    """Text on one line, with the characters that control a terminal written as escapes such as \\x1b."""
+    return escape(text.translate(_BLANKS))
+
+
+def clean_lines(text: str) -> str:
+    """As `clean`, but line breaks are kept."""
+    return "\n".join(clean(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def escape(text: str) -> str:
+    """Text with control characters, direction overrides and lone surrogates escaped; line breaks and tabs are kept."""
+    return _HARMFUL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code <= _LATIN else f"\\u{code:04x}"
+
+
+def escape_json(text: str) -> str:
+    """Escape the characters that control a terminal; in JSON they occur only in strings."""
+    if text.isprintable():  # true for none of these characters, and far faster than the search
+        return text
+    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def hide_password(url: str) -> str:

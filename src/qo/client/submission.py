@@ -1,30 +1,36 @@
-"""Limits the number of types of unfinished tasks in a queue. The controls set the limit.
-
-Each type has its own lane, so a caller that uses a new type for each task would create any number of lanes. The limit
-is checked on submission, against the counts of the store. A process reads the controls once it has submitted more than
-`_MAX_UNCHECKED` types to a queue, and reads the counts once it has submitted more than `_MAX_UNCOUNTED` or the limit
-was set. It reads the counts again after half of the remaining number of types, so concurrent producers may exceed the
-limit slightly.
-"""
+"""Checks of submissions: duplicates of existing tasks, and the limit of types of unfinished tasks in a queue."""
 
 import asyncio
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from qo.clock import boot_clock
+from qo.codec import same_value
 from qo.engine import Engine
-from qo.errors import InvalidTask
-from qo.model import UNFINISHED, NewTask, plural
+from qo.errors import DuplicateTask, InvalidTask, KeyReused
+from qo.ids import new_id
+from qo.model import UNFINISHED, Added, NewTask, Status, Task, amend, plural
 from qo.notes import CONTROL, MAX_LIVE_TYPES, Controls, read_or
 
 _MAX_UNCHECKED = 10  # types that a process submits to a queue without reading the controls
 _MAX_UNCOUNTED = 100  # types that a process submits to a queue without reading the counts, unless the limit was set
 _RECHECK_INTERVAL = 60.0  # seconds after which the controls are read again
 _MAX_REMEMBERED = 20_000  # types of all queues
-
 _Types = dict[str, set[str]]  # by queue
+_MAX_REPLACE_ATTEMPTS = 5  # the task may start, end and be followed by another between two calls
 
 
 class LiveTypes:
+    """Limits the number of types of unfinished tasks in a queue. The controls set the limit.
+
+    Each type has its own lane, so a caller that uses a new type for each task would create any number of lanes. The
+    limit is checked on submission, against the counts of the store. A process reads the controls once it has submitted
+    more than `_MAX_UNCHECKED` types to a queue, and reads the counts once it has submitted more than `_MAX_UNCOUNTED`
+    or the limit was set. It reads the counts again after half of the remaining number of types, so concurrent producers
+    may exceed the limit slightly.
+    """
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._submitted: _Types = {}  # by this process
@@ -111,3 +117,49 @@ class LiveTypes:
                     f" ({min(more)!r:.80}) would exceed the limit of {limit:,}; put what differs between tasks into the"
                     " payload, or raise the limit with `qo limit --max-types`",
                 )
+
+
+async def resolve_duplicate(engine: Engine, new: NewTask, added: Added) -> Added:
+    """The stored task for `new`. Raises KeyReused, or DuplicateTask if the submission has on_duplicate="raise"."""
+    if new.on_duplicate is None:
+        (existing,) = await engine.get([added.id])
+        if existing is not None:
+            check_repeat(new, existing)
+    check_refused(new, added.id)
+    return await _replace(engine, new, added) if new.on_duplicate == "replace" else added
+
+
+def check_refused(new: NewTask, existing: str) -> None:
+    """Raise DuplicateTask if a duplicate of `existing` must not be submitted."""
+    if new.on_duplicate == "raise":
+        raise DuplicateTask(
+            f"{new.type} in queue {new.queue} is unique, and task {existing} has the same arguments; wait until it has"
+            ' ended, or submit with on_duplicate="keep"',
+            task_id=existing,
+        )
+
+
+def check_repeat(new: NewTask, existing: Task | NewTask) -> None:
+    """Raise KeyReused if a submission has the key of an existing task, but another payload."""
+    if not same_value(new.payload, existing.payload):
+        raise KeyReused(
+            f"idempotency key {new.idempotency_key!r} of {new.type} in queue {new.queue} belongs to task {existing.id},"
+            " which has another payload; choose another key, or submit the same payload",
+            task_id=existing.id,
+        )
+
+
+async def _replace(engine: Engine, new: NewTask, added: Added) -> Added:
+    """Give the waiting task the values of `new`. A running task that is unique until it finishes is kept."""
+    for _ in range(_MAX_REPLACE_ATTEMPTS):
+        (is_replaced,) = await engine.apply([amend(added.id, new)])
+        if is_replaced:
+            return added
+        (again,) = await engine.add([replace(new, next_id=new_id())])  # it has started or finished in the meantime
+        if again.new:
+            return again
+        (existing,) = await engine.get([again.id])
+        added = again
+        if existing is not None and existing.status is not Status.PENDING:
+            break
+    return added

@@ -1,8 +1,8 @@
-"""A supervisor of worker processes: it starts, watches, restarts and stops them, and kills those that do not answer.
+"""A supervisor of worker processes: it starts, watches, restarts and stops them, and kills those that do not respond.
 
 The supervisor runs no task, does not import the program and opens no store, so no handler can affect it. When a child
-dies, its tasks are settled at once (`worker_process.py`). When the supervisor dies, its children learn it from a pipe
-and, on Linux, from the kernel; they hand their tasks back and end.
+dies, its tasks are settled immediately (`worker_process.py`). When the supervisor dies, its children are notified by a
+pipe and, on Linux, by the kernel; they release their tasks and exit.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ from qo.worker.process_exit import (
 from qo.worker.store_calls import first
 from qo.worker.worker_process import WorkerProcess
 
-log = logging.getLogger("qo.fleet")
+log = logging.getLogger("qo.supervisor")
 
-PIPE = "QO_FLEET_PIPE"  # environment variable with the descriptor of the child's end of the pipe
-KILL_DELAY = 7.0  # seconds after the grace period; a child whose interpreter is not blocked ends itself before
+PIPE = "QO_SUPERVISOR_PIPE"  # environment variable with the descriptor of the child's end of the pipe
+KILL_DELAY = 7.0  # seconds after the grace period; a child whose interpreter is not blocked exits earlier
 _ABORT_KILL_DELAY = 3.0  # seconds after the second signal
 _MAX_SILENCE = 1.0  # seconds without a heartbeat; the second signal kills a child that is silent for longer
 _LAST_REPORT_TIMEOUT = 3.0  # seconds for crash reports once all children have ended
@@ -52,7 +52,7 @@ _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "b
 _PARENT_VARIABLES = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings that children must not inherit
 
 
-class FleetSettings(Struct, frozen=True, kw_only=True):
+class SupervisorSettings(Struct, frozen=True, kw_only=True):
     size: int
     id: str
     grace: float
@@ -60,17 +60,17 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     drain: bool = False
 
     def names(self) -> list[str]:
-        """The ids of the children. A single child has the fleet's own id."""
+        """The ids of the children. A single child has the supervisor's own id."""
         return [self.id] if self.size == 1 else [f"{self.id}-{number}" for number in range(1, self.size + 1)]
 
 
-class Fleet:
+class Supervisor:
     """`command(id)` is the command line of the child with that id. Each file from `changes` restarts the children."""
 
     def __init__(
         self,
         command: Callable[[str], Sequence[str]],
-        settings: FleetSettings,
+        settings: SupervisorSettings,
         *,
         changes: Callable[[], AsyncIterator[str]] | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class Fleet:
         self._read_end, self._write_end = os.pipe()
 
     async def run(self) -> int:
-        """Supervise until every child has ended and none is to be replaced. Returns the fleet's exit code."""
+        """Supervise until every child has ended and none is to be replaced. Returns the exit code."""
         watching = asyncio.create_task(self._watch())
         try:
             with self._handling_signals():
@@ -143,7 +143,7 @@ class Fleet:
             if code == OUTDATED or self._is_refused(code, has_worked=has_worked):
                 self.stop()
                 return _shell_code(code)
-            # The back-off is for children that cannot start. A child that died while working is replaced at once.
+            # The back-off is for children that cannot start. A child that died while working is replaced immediately.
             if outdated.is_set() or has_worked or boot_clock() - started > _HEALTHY_UPTIME:
                 backoff.reset()
             if not outdated.is_set():
@@ -151,11 +151,14 @@ class Fleet:
         return 0
 
     def _is_refused(self, code: int, *, has_worked: bool) -> bool:
-        """Whether a single child failed to start and logged the reason: then the fleet ends with its exit code."""
+        """Whether a single child failed to start and logged the reason.
+
+        The supervisor then exits with the child's exit code.
+        """
         return self._settings.size == 1 and self._changes is None and not has_worked and 0 < code < FINISHED
 
     async def _run_child(self, name: str) -> tuple[int, bool]:
-        """Run one child to its end. Returns its exit code and whether it got as far as claiming tasks."""
+        """Run one child until it exits. Returns its exit code and whether it got as far as claiming tasks."""
         environment = {key: value for key, value in os.environ.items() if key not in _PARENT_VARIABLES}
         child = await WorkerProcess.start(
             name,
@@ -236,12 +239,12 @@ def _shell_code(code: int) -> int:
 # --- in the child
 
 
-def in_fleet() -> bool:
+def is_supervised() -> bool:
     return PIPE in os.environ
 
 
 def follow_parent(grace: float) -> None:
-    """Make this child end when the supervisor dies: as on SIGHUP, and by force after the grace period. Call it early.
+    """Stop this child when the supervisor dies: as on SIGHUP, and by force after the grace period. Call it early.
 
     It uses SIGHUP because kernel and pipe both report the death, and repeated SIGTERMs escalate to a forced end.
     """
