@@ -1,6 +1,8 @@
 """The dashboard's files: where they are, what they are, and that nothing else can be fetched there."""
 
+import logging
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -88,6 +90,17 @@ def test_no_file_makes_markup_of_text_or_asks_others():
     assert "<style" not in page and " style=" not in page and not re.search(r"<script(?![^>]*src=)", page)
 
 
+@pytest.fixture
+def restored_root_log() -> Iterator[None]:
+    """Litestar configures the root logger, and would print the log of all later tests in this process."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("restored_root_log")
 async def test_it_can_be_mounted_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
