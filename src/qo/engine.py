@@ -92,6 +92,11 @@ class Engine(Protocol):
         """
         return True
 
+    @property
+    def advances_workflows(self) -> bool:
+        """Whether `apply` continues workflows: only that of a WorkflowEngine, and of an engine that forwards to one."""
+        return False
+
     async def open(self) -> None:
         """Connect, and create tables or objects that are missing. A second call has no effect."""
 

@@ -48,6 +48,10 @@ class ForwardingEngine(Engine):
     def registers_consumers(self) -> bool:
         return self.engine.registers_consumers
 
+    @property
+    def advances_workflows(self) -> bool:
+        return self.engine.advances_workflows
+
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
         return self.engine.add_directly(tasks) if self._forwards_adds else super().add_directly(tasks)
 

@@ -71,16 +71,15 @@ class WorkflowEngine(ForwardingEngine):
 
     @classmethod
     def around(cls, engine: Engine, on_cancelled: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> Engine:
-        """A WorkflowEngine around `engine`, unless this is one, or forwards to one.
+        """A WorkflowEngine around `engine`, or `engine` itself if it already advances workflows.
 
         `on_cancelled` is called with the ids of tasks that were cancelled because of a parent.
         """
-        inner: object = engine
-        while isinstance(inner, ForwardingEngine):
-            if isinstance(inner, cls):
-                return engine
-            inner = inner.engine
-        return cls(engine, on_cancelled)
+        return engine if engine.advances_workflows else cls(engine, on_cancelled)
+
+    @property
+    def advances_workflows(self) -> bool:
+        return True
 
     async def close(self) -> None:
         if self._following:
