@@ -10,7 +10,7 @@ import qo
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
-from qo.fleet_limits import store_timings
+from qo.fleet_limits import known_limit
 from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.limit_state import LimitState
 from qo.fleet_limits.rules import STATES, state_note
@@ -201,8 +201,8 @@ class _Failing(MemoryEngine):
 
 async def test_tasks_go_back_if_the_limits_cannot_be_read_before_another_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = _Failing()
-    monkeypatch.setattr(store_timings, "_MIN_REFRESH", 0.0)  # a full group is looked up before each claim
-    monkeypatch.setattr(store_timings, "_DURATION_FACTOR", 0.0)
+    monkeypatch.setattr(known_limit, "_MIN_REFRESH", 0.0)  # a full group is looked up before each claim
+    monkeypatch.setattr(known_limit, "_DURATION_FACTOR", 0.0)
     await declare_limits(engine, {"t": Limit(concurrency=1, key="customer")}, {"t": "customer"})
     await engine.add(_tasks(1, 1))
     async with Client(engine) as one, Client(engine) as two:

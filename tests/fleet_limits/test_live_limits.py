@@ -8,9 +8,9 @@ import msgspec
 import qo
 from qo.client import Client
 from qo.fleet_limits.declared import declare_limits
+from qo.fleet_limits.known_limit import repair_limits
 from qo.fleet_limits.limit_state import Holder, LimitState
 from qo.fleet_limits.limit_status import MAX_GROUPS, limit_statuses
-from qo.fleet_limits.repair import repair_limits
 from qo.fleet_limits.rules import state_note
 from qo.model import ANY, Limit, Status
 from qo.testing.samples import task_id

@@ -9,7 +9,7 @@ import pytest
 import qo
 from qo.client import Client
 from qo.clock import boot_clock
-from qo.fleet_limits import store_timings
+from qo.fleet_limits import known_limit
 from qo.fleet_limits.limit_state import LimitState, reserve, spacing, tolerance
 from qo.model import Limit, Status, Task
 from tests.conditions import until
@@ -77,7 +77,7 @@ async def test_each_key_has_its_own_rate(bench: Bench) -> None:
 async def test_a_pause_holds_for_tasks_that_wait_for_their_instant(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_timings, "_HORIZON", 5.0)  # it is claimed long before its instant
+    monkeypatch.setattr(known_limit, "_HORIZON", 5.0)  # it is claimed long before its instant
     started: list[str] = []
 
     async def call(name: str) -> None:

@@ -5,9 +5,9 @@ import pytest
 
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
+from qo.fleet_limits.known_limit import repair_limits
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.fleet_limits.limit_state import CANCEL_GRACE, Holder, LimitState
-from qo.fleet_limits.repair import repair_limits
 from qo.fleet_limits.rules import LimitRules, state_note
 from qo.model import ANY, Limit, cancel, complete
 from qo.monitor import Monitor, MonitorSettings

@@ -7,10 +7,9 @@ from msgspec.structs import replace
 
 from qo.clock import Clock
 from qo.fleet_limits.fair_turns import FairTurns
-from qo.fleet_limits.known_limit import KnownLimit
+from qo.fleet_limits.known_limit import KnownLimit, StoreTimings
 from qo.fleet_limits.limit_state import LimitState, next_start, slots_left, starts_left
 from qo.fleet_limits.rules import NO_GROUP, QUEUE, TYPE, LimitRules, type_of_scope
-from qo.fleet_limits.store_timings import StoreTimings
 from qo.model import MAX_NAMES, ClaimRequest, Limit, group_key
 
 _EMPTY = LimitState()

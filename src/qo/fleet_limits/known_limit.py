@@ -1,4 +1,6 @@
-"""The state of one limit as last read by this process, and the compare-and-set writes that change its note."""
+"""The note of a limit: its state as last read by this process, the compare-and-set writes that change it, how long these
+take, and the repair that frees the slots of crashed workers.
+"""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -10,14 +12,48 @@ from qo import notes
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, OutcomeUnknown, StorageError
-from qo.fleet_limits.limit_state import Attempt, LimitState, attempts, over, reserve, without
-from qo.fleet_limits.rules import TaskRule, state_note
-from qo.fleet_limits.store_timings import StoreTimings
-from qo.model import NEW, Task
+from qo.fleet_limits.limit_state import MAX_HORIZON, Attempt, LimitState, attempts, over, reserve, tolerance, without
+from qo.fleet_limits.rules import STATES, TaskRule, state_note
+from qo.model import NEW, Limit, Task
 
+_HORIZON = 0.25  # seconds: a claimed task waits at most this long for its start
+_CALLS_AHEAD = 8  # on a slow store, a task waits for the duration of this many writes
+_WRITES, _MAX_LEAD = 3, 3.0  # writes of an admission, and the maximum time for them in seconds
+_MIN_REFRESH, _MAX_REFRESH = 0.5, 5.0  # seconds after which the note of a limit that blocks tasks is read again
+_DURATION_FACTOR = 20  # refresh at most every 20 times the duration of a read: each read costs money on a bucket
 _CHECK_INTERVAL = 1.0  # seconds after which the holders of a full group are looked up again
 _MAX_ATTEMPTS = 50
 _RETRY_PAUSE = 0.05
+_MAX_IDLE = 60.0  # seconds after which past starts of an unused limit are removed
+
+
+class StoreTimings:
+    """How long the store takes to write and read the notes of limits, and the intervals that follow from it."""
+
+    def __init__(self, *, starts_at_once: bool) -> None:
+        self._starts_at_once = starts_at_once
+        self.write_took = self.read_took = 0.0  # seconds of the last write and read
+
+    def horizon(self, limit: Limit) -> float:
+        """How many seconds in advance a start may be reserved."""
+        if self._starts_at_once:
+            return self.lead + tolerance(limit)
+        return min(MAX_HORIZON, max(_HORIZON, _CALLS_AHEAD * self.write_took))
+
+    @property
+    def lead(self) -> float:
+        """Seconds from now to the first start time. Tasks that start together must start after the write."""
+        return self.time_to_write if self._starts_at_once else 0.0
+
+    @property
+    def time_to_write(self) -> float:
+        """Seconds in which the notes of two limits are usually written."""
+        return min(_MAX_LEAD, _WRITES * self.write_took)
+
+    @property
+    def refresh_interval(self) -> float:
+        """Seconds after which the note of a limit that blocks tasks is read again."""
+        return min(_MAX_REFRESH, max(_MIN_REFRESH, _DURATION_FACTOR * self.read_took))
 
 
 class KnownLimit:
@@ -121,3 +157,30 @@ async def ended_holders(engine: Engine, holders: Sequence[Attempt], now: float) 
     ids = [id for id, _ in holders]
     found: Mapping[str, Task | None] = dict(zip(ids, await engine.get_without_values(ids), strict=True))
     return over(found, holders, now)
+
+
+async def repair_limits(engine: Engine, now: float) -> int:
+    """Remove the holders whose attempts have ended, and past starts. Returns the number of removed holders.
+
+    A worker that needs a slot does this for one limit; a monitor does it for all.
+
+    Raises StorageError.
+    """
+    freed = 0
+    for note in await engine.notes(STATES):
+        try:
+            state = notes.decode(note, LimitState)
+        except DamagedNote as error:
+            notes.report(error)
+            continue
+        gone = await ended_holders(engine, attempts(state), now)
+        is_stale = bool(state.next_at) and max(state.next_at.values()) < now - _MAX_IDLE  # no worker will remove them
+        if not gone and not is_stale:
+            continue
+        state = replace(state, next_at={}) if is_stale else state
+        try:
+            await engine.write_note(note.name, msgspec.json.encode(without(state, gone)), expected=note.version)
+        except Conflict:  # a worker is changing the note and will remove them too
+            continue
+        freed += len(gone)
+    return freed

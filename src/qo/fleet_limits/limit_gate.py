@@ -14,10 +14,9 @@ from qo.errors import StorageError
 from qo.fleet_limits.admission import AT_ONCE, Admission, RefusedStart
 from qo.fleet_limits.claim_limits import ClaimLimits
 from qo.fleet_limits.fair_turns import FairTurns
-from qo.fleet_limits.known_limit import KnownLimit
+from qo.fleet_limits.known_limit import KnownLimit, StoreTimings
 from qo.fleet_limits.limit_state import next_start, spacing
 from qo.fleet_limits.rules import LimitRules, TaskRule
-from qo.fleet_limits.store_timings import StoreTimings
 from qo.ids import random_fraction
 from qo.model import ClaimRequest, Task
 

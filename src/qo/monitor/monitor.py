@@ -19,7 +19,7 @@ from qo.client import Client
 from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, NewerFormat, Refused, StorageError
-from qo.fleet_limits.repair import repair_limits
+from qo.fleet_limits.known_limit import repair_limits
 from qo.ids import random_fraction
 from qo.model import NEW, Note
 from qo.monitor.scheduler import Scheduler

@@ -11,9 +11,9 @@ from collections import Counter
 
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.fleet_limits.known_limit import repair_limits
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.fleet_limits.limit_state import LimitState, tolerance
-from qo.fleet_limits.repair import repair_limits
 from qo.fleet_limits.rules import LimitRules, state_note
 from qo.model import (
     FINISHED,
