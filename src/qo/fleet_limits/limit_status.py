@@ -3,13 +3,16 @@
 The command line, the REST API and the dashboard show what `limit_statuses` returns.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from heapq import nsmallest
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from qo import notes
+from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import DamagedNote
 from qo.fleet_limits.declared import read_declared
@@ -25,8 +28,51 @@ from qo.fleet_limits.rules import (
     state_note,
     type_of_scope,
 )
-from qo.fleet_limits.waiting_groups import WaitingGroups, WaitingGroupsReader
-from qo.model import Counts, Limit, Status, Task, plural, shown_group
+from qo.model import Counts, Filter, Limit, PendingKind, Status, Task, plural, shown_group
+
+MAX_READ = 1000  # waiting tasks
+_AGE_FACTOR, _MAX_AGE = 20.0, 60.0  # a read is reused for this many times its duration, at most a minute
+
+
+class WaitingGroups(Struct, frozen=True):
+    """How many due tasks of each group wait.
+
+    The counts of a store know no groups, so the tasks are read: all, or the newest `MAX_READ` of a longer queue.
+    """
+
+    numbers: Mapping[tuple[str, str], int] = {}  # by type and group
+    is_complete: bool = True  # False: there are more tasks, and all numbers are lower bounds
+    ungrouped: frozenset[str] = frozenset()  # types with tasks whose group is not stored; a refused start stores it
+
+
+class WaitingGroupsReader:
+    """Concurrent callers share one read."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = asyncio.Lock()
+        self._types: frozenset[str] | None = None
+        self._known = WaitingGroups()
+        self._known_until = float("-inf")
+
+    async def read(self, types: Collection[str] = ()) -> WaitingGroups:
+        """Of these types, or of all. Raises StorageError."""
+        wanted = frozenset(types)
+        async with self._lock:
+            began = boot_clock()
+            if wanted != self._types or began >= self._known_until:
+                self._known, self._types = await self._count(wanted), wanted
+                now = boot_clock()
+                self._known_until = now + min(_MAX_AGE, _AGE_FACTOR * (now - began))
+            return self._known
+
+    async def _count(self, types: Collection[str]) -> WaitingGroups:
+        due = Filter(types=tuple(sorted(types)), statuses=(Status.PENDING,), pending=(PendingKind.READY,))
+        tasks = await self._engine.find_without_values(due, limit=MAX_READ)
+        numbers = Counter((task.type, task.group) for task in tasks if task.group is not None)
+        ungrouped = frozenset(task.type for task in tasks if task.group is None)
+        return WaitingGroups(dict(numbers), len(tasks) < MAX_READ, ungrouped)
+
 
 MAX_GROUPS = 50  # of one limit
 MAX_HOLDERS = 100  # of one group

@@ -10,7 +10,7 @@ from qo.client import Client
 from qo.client.batches import BatchReader
 from qo.clock import Clock
 from qo.errors import InvalidSetting, InvalidTask, TaskNotFound
-from qo.fleet_limits.waiting_groups import WaitingGroupsReader
+from qo.fleet_limits.limit_status import WaitingGroupsReader
 from qo.model import Task, check_id
 from qo.web.http.access import Gate
 from qo.web.http.action_recorder import ActionRecorder
