@@ -21,9 +21,9 @@ from qo.model import (
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one
 from qo.testing.workflow_histories import planned
-from qo.testing.workflow_store import MeddlingStore, WorkflowStore
 from qo.workflows import OPEN_WORKFLOWS
 from tests.conditions import TIMEOUT
+from tests.workflows.workflow_store import MeddlingStore, WorkflowStore
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from qo.model import FailureKind, PendingKind, Task, WorkflowGraph, after_error,
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one
 from qo.testing.workflow_histories import planned
-from qo.testing.workflow_store import WorkflowStore
+from tests.workflows.workflow_store import WorkflowStore
 
 
 @pytest.fixture

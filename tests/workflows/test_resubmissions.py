@@ -12,8 +12,8 @@ from qo.model import Binding, Note, WorkflowGraph, complete
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one
 from qo.testing.workflow_histories import planned
-from qo.testing.workflow_store import WorkflowStore
 from qo.workflows import GRAPHS, WorkflowTracker
+from tests.workflows.workflow_store import WorkflowStore
 
 
 class SlowNotes(ForwardingEngine):

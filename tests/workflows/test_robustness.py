@@ -28,8 +28,8 @@ from qo.monitor import Monitor
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new
 from qo.testing.workflow_histories import planned
-from qo.testing.workflow_store import MeddlingStore, WorkflowStore
 from qo.workflows import GRAPHS
+from tests.workflows.workflow_store import MeddlingStore, WorkflowStore
 
 app = qo.App("memory://")
 

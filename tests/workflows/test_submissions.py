@@ -10,8 +10,8 @@ from qo.testing.clock import ManualClock
 from qo.testing.engine_workflows import InterruptedStore
 from qo.testing.samples import claim_one
 from qo.testing.workflow_histories import planned
-from qo.testing.workflow_store import WorkflowStore
 from qo.workflows import GRAPHS, OPEN_WORKFLOWS, extend_graph
+from tests.workflows.workflow_store import WorkflowStore
 
 PLAN = [planned(), planned(0), planned(1)]
 
