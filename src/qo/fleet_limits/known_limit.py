@@ -1,5 +1,5 @@
-"""The note of a limit: its state as last read by this process, the compare-and-set writes that change it, their duration,
-and the repair that frees the slots of crashed workers.
+"""The note of a limit: its state as last read by this process, the compare-and-set writes that change it, how long they
+take, and the repair that frees the slots of crashed workers.
 """
 
 import asyncio
