@@ -39,7 +39,7 @@ SERVERS = {"postgres": "postgres", "redis_server": "redis", "redis": "redis"}  #
 # Before all others, so that none of them runs alone at the end.
 LONG = (
     r"docs/|examples/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue|audit)|worker/test_(poison|pauses)"
-    r"|engines/test_(per_task_costs|log_simulation|layouts_(lost_answers|races)|.*_(restart|processes))"
+    r"|engines/test_(object_per_task_costs|log_simulation|layouts_(lost_answers|races)|.*_(restart|processes))"
 )
 GOODBYE = 60.0  # seconds
 

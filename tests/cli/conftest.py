@@ -17,7 +17,7 @@ from qo.cli import main
 from tests.conditions import TIMEOUT, wait_within
 
 SOURCE = Path(qo.__file__).parents[1]
-PATIENCE = 60.0  # seconds; the machine may be busy
+PROCESS_TIMEOUT = 60.0  # seconds; the machine may be busy
 
 APP = """
 import asyncio, ctypes, os, time
@@ -113,7 +113,7 @@ class Processes:
 
     def run(self, *args: str, code: int = 0) -> str:
         process = self.start(*args)
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, _ = process.communicate(timeout=PROCESS_TIMEOUT)
         assert process.returncode == code, f"{args}: {process.returncode}\n{out}\n{self.log(process)}"
         return out
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import PATIENCE, SOURCE, Qo
+from tests.cli.conftest import PROCESS_TIMEOUT, SOURCE, Qo
 from tests.engines.newer_build import NewerSqlite
 
 QUICK = ("--lease", "60", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2")
@@ -56,12 +56,12 @@ def test_a_worker_drains_and_ends(call: Any, processes: Any) -> None:
 def test_the_log_is_for_people_or_for_machines(call: Any, processes: Any) -> None:
     task_id = call.submit("broken", "--max-retries", "0")
     worker = processes.start("worker", "jobs:app", "--drain")
-    assert worker.wait(PATIENCE) == 0
+    assert worker.wait(PROCESS_TIMEOUT) == 0
     log = processes.log(worker)
     assert "qo worker" in log and "[bold]no[/bold]" in log and "\x1b" not in log
     again = call.submit("broken", "--max-retries", "0")
     worker = processes.start("worker", "jobs:app", "--drain", "--log-json")
-    assert worker.wait(PATIENCE) == 0
+    assert worker.wait(PROCESS_TIMEOUT) == 0
     lines = [json.loads(line) for line in processes.log(worker).splitlines()]
     assert again != task_id and any(line.get("task_id") == again and line["level"] == "error" for line in lines)
 
@@ -99,7 +99,7 @@ def test_a_wrong_target_or_option_is_reported_in_one_sentence(processes: Any) ->
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=PROCESS_TIMEOUT,
         check=True,
     )
     lines = done.stdout.splitlines()
@@ -110,7 +110,7 @@ def test_a_wrong_target_or_option_is_reported_in_one_sentence(processes: Any) ->
 def test_a_target_that_cannot_be_imported_ends_a_worker(processes: Any) -> None:
     (processes.folder / "crash.py").write_text("1 / 0")
     worker = processes.start("worker", "crash")
-    assert worker.wait(PATIENCE) == 2
+    assert worker.wait(PROCESS_TIMEOUT) == 2
     assert WRONG_TARGETS["crash"] in processes.log(worker) and "Traceback" not in processes.log(worker)
 
 
@@ -121,13 +121,13 @@ def test_a_lifespan_that_cannot_be_entered_ends_a_worker(processes: Any) -> None
         "@app.lifespan\nasync def database():\n    raise ConnectionError('no database')\n    yield\n"
     )
     worker = processes.start("worker", "life:app")
-    assert worker.wait(PATIENCE) == 1
+    assert worker.wait(PROCESS_TIMEOUT) == 1
     assert "the lifespan raised ConnectionError: no database" in processes.log(worker)
 
 
 def test_a_fleet_with_a_wrong_target_gives_up(processes: Any) -> None:
     fleet = processes.start("worker", "missing_module", "--processes", "2")
-    assert fleet.wait(PATIENCE) == 2
+    assert fleet.wait(PROCESS_TIMEOUT) == 2
     assert "there is no module 'missing_module'" in processes.log(fleet)
 
 
@@ -137,7 +137,7 @@ def test_sigterm_lets_running_tasks_finish(call: Any, processes: Any, eventually
     eventually(lambda: len(call.json("workers")) == 1)
     eventually(lambda: "running" in [status(call, task_id) for task_id in ids])
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(PATIENCE) == 0
+    assert worker.wait(PROCESS_TIMEOUT) == 0
     assert sorted(status(call, task_id) for task_id in ids) == ["completed", "pending"]
     assert call.json("workers") == []
 
@@ -149,7 +149,7 @@ def test_a_second_signal_hands_everything_back(call: Any, processes: Any, eventu
     worker.send_signal(signal.SIGINT)
     eventually(lambda: "stopping" in processes.log(worker))
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(PATIENCE) == 130
+    assert worker.wait(PROCESS_TIMEOUT) == 130
     task = call.json("status", task_id)
     assert (task["status"], task["failures"]) == ("pending", 0)
 
@@ -159,7 +159,7 @@ def test_grace_bounds_a_shutdown(call: Any, processes: Any, eventually: Any) -> 
     worker = processes.start("worker", "jobs", "--grace", "0.2", *QUICK)
     eventually(lambda: status(call, task_id) == "running")
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(PATIENCE) == 0
+    assert worker.wait(PROCESS_TIMEOUT) == 0
     assert status(call, task_id) == "pending"
 
 
@@ -194,14 +194,14 @@ def test_a_killed_child_is_replaced_and_its_task_runs_again(call: Any, processes
     assert call.json("status", task_id)["failures"] == 1
     assert f"worker {victim} was killed by SIGKILL" in processes.log(fleet)
     fleet.send_signal(signal.SIGTERM)
-    assert fleet.wait(PATIENCE) == 0
+    assert fleet.wait(PROCESS_TIMEOUT) == 0
     assert call.json("workers") == []
 
 
 def test_a_handler_that_leaves_with_code_0_does_not_end_a_draining_fleet(call: Any, processes: Any) -> None:
     died, other = call.submit("die_once"), call.submit("add", "--input", '{"a": 1, "b": 1}')
     fleet = processes.start("worker", "jobs", "--processes", "1", "--reload", "--drain", *QUICK)
-    assert fleet.wait(PATIENCE) == 0
+    assert fleet.wait(PROCESS_TIMEOUT) == 0
     assert "exited with code 0; restarting it" in processes.log(fleet)
     # A drain does not wait for leases of the dead: what the first child held may still run, or wait for another try.
     assert {status(call, other), status(call, died)} <= {"completed", "running", "pending"}
@@ -235,7 +235,7 @@ def test_a_second_signal_to_a_fleet_hands_everything_back(call: Any, processes: 
     fleet.send_signal(signal.SIGINT)
     eventually(lambda: "stopping" in processes.log(fleet))
     fleet.send_signal(signal.SIGINT)
-    assert fleet.wait(PATIENCE) == 130
+    assert fleet.wait(PROCESS_TIMEOUT) == 130
     assert status(call, task_id) == "pending"
 
 
@@ -254,7 +254,7 @@ def test_reload_restarts_with_the_new_code(call: Any, processes: Any, eventually
     source.write_text(source.read_text().replace("VERSION = broken syntax", 'VERSION = "three"'))
     eventually(lambda: answer() == "three")
     fleet.send_signal(signal.SIGTERM)
-    assert fleet.wait(PATIENCE) == 0
+    assert fleet.wait(PROCESS_TIMEOUT) == 0
 
 
 def test_workers_monitors_and_servers_end_when_a_newer_qo_has_upgraded_the_store(
@@ -270,7 +270,7 @@ def test_workers_monitors_and_servers_end_when_a_newer_qo_has_upgraded_the_store
     eventually(lambda: "serving at" in processes.log(server))
     asyncio.run(NewerSqlite(call.url).upgrade(is_additive=False))
     for process in (fleet, monitor, server):
-        assert process.wait(PATIENCE) == 5, processes.log(process)
+        assert process.wait(PROCESS_TIMEOUT) == 5, processes.log(process)
         log = processes.log(process)
         assert "use qo 9.9.0 or newer" in log
         assert "restarting" not in log
@@ -290,7 +290,7 @@ def test_a_monitor_alone_expires_what_a_dead_worker_held(call: Any, processes: A
     monitor = processes.start("monitor", "--check-interval", "0.2")
     eventually(lambda: "monitor started" in processes.log(monitor))
     monitor.send_signal(signal.SIGTERM)
-    assert monitor.wait(PATIENCE) == 0
+    assert monitor.wait(PROCESS_TIMEOUT) == 0
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_worker_asked_to_drain_exits(call: Any, processes: Any, eventually: An
     eventually(lambda: "w1" in names(call))
     assert "no worker w2" in call.error("workers", "drain", "w2", code=2)["error"]
     assert call.json("workers", "drain", "w1") == {"draining": ["w1"]}
-    assert worker.wait(PATIENCE) == 0 and "drain requested" in processes.log(worker)
+    assert worker.wait(PROCESS_TIMEOUT) == 0 and "drain requested" in processes.log(worker)
     assert names(call) == set()
 
 
@@ -333,7 +333,7 @@ def test_a_drained_child_of_a_fleet_is_not_replaced(call: Any, processes: Any, e
     call("workers", "drain", "f-1")
     eventually(lambda: names(call) == {"f-2"})
     call("workers", "drain", "f-2")
-    assert fleet.wait(PATIENCE) == 0  # nobody is left, and nobody is started
+    assert fleet.wait(PROCESS_TIMEOUT) == 0  # nobody is left, and nobody is started
 
 
 def test_a_worker_may_serve_some_shards_of_a_bucket(processes: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.dashboard.chromium import chromium, modules, tab
-from tests.dashboard.place import PATIENCE, Place, place
+from tests.dashboard.place import TIMEOUT, Place, place
 from tests.dashboard.seen import Seen
 from tests.dashboard.zero_store import _keys, store
 from tests.servers.browser import browser as real_browser
@@ -74,7 +74,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def page(browser: Browser) -> Iterator[Page]:
     """A fresh window: whatever it says wrong on its console fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-write"])
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT * 1000)
     made = context.new_page()
     wrong: list[str] = []
     made.on("pageerror", lambda error: wrong.append(str(error)))

@@ -15,13 +15,13 @@ from tests.conditions import wait_until
 from tests.servers.plain_http import NO_CERTIFICATES
 from tests.servers.process import ROOT, free_ports, running
 
-PATIENCE = 20.0  # seconds for anything to happen
+TIMEOUT = 20.0  # seconds for anything to happen
 
 
 class Place:
     def __init__(self, url: str, store: str, folder: Path) -> None:
         self.url, self.store, self.folder = url, store, folder
-        self.client = httpx.Client(base_url=url, timeout=PATIENCE, verify=NO_CERTIFICATES)
+        self.client = httpx.Client(base_url=url, timeout=TIMEOUT, verify=NO_CERTIFICATES)
         self.headers: dict[str, str] = {}
 
     def submit(self, type: str, payload: object = None, **options: Any) -> str:
@@ -76,7 +76,7 @@ class Place:
         finally:
             process.terminate()
             try:
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

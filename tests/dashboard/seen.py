@@ -4,12 +4,12 @@ import os
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.dashboard.place import PATIENCE, Place
+from tests.dashboard.place import TIMEOUT, Place
 from tests.servers.process import ROOT
 
 PICTURES = ROOT / "build" / "dashboard"
 
-expect.set_options(timeout=PATIENCE * 1000)
+expect.set_options(timeout=TIMEOUT * 1000)
 
 
 class Seen:

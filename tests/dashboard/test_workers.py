@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.dashboard.place import PATIENCE
+from tests.dashboard.place import TIMEOUT
 from tests.dashboard.seen import Seen
 
 
@@ -33,6 +33,6 @@ def test_a_worker_shows_what_it_runs_and_is_drained(seen: Seen):
         expect(card.locator(".badge")).to_have_text("draining")
         expect(card.get_by_role("button", name="Drain")).to_have_count(0)
         held.unlink()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         expect(card).to_have_count(0)
     assert seen.queue.until(task, "completed")["result"] == "let go"

@@ -9,7 +9,7 @@ from playwright.async_api import Route
 from qo.client import Client
 from qo.model import Status
 from tests.dashboard.chromium import Tab
-from tests.dashboard.test_zero_server_acts import check
+from tests.dashboard.test_zero_server_actions import check
 from tests.dashboard.zero_queue import Source, opened, task_in
 from tests.dashboard.zero_store import Place, Store
 

@@ -20,7 +20,7 @@ from tests.conditions import wait_until
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"AWS_ACCESS_KEY_ID": "qo-test-key", "AWS_SECRET_ACCESS_KEY": "qo-test-secret"}
-PATIENCE = 60.0  # seconds until a server must answer
+TIMEOUT = 60.0  # seconds until a server must answer
 
 
 class S3Place(NamedTuple):

@@ -59,7 +59,7 @@ def clock() -> SpanClock:
     return SpanClock()
 
 
-@pytest.fixture(params=("sqlite", "http", "postgres", "redis", *IN_A_FOLDER) if IS_LONG else ("sqlite",))
+@pytest.fixture(params=("file", "http", "postgres", "redis", *IN_A_FOLDER) if IS_LONG else ("file",))
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: SpanClock) -> Iterator[str]:
     if request.param == "http":
         with served(SqliteEngine(tmp_path / "served.db", clock=clock), clock=clock) as server:
@@ -69,7 +69,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: SpanClock) -> I
             yield redis.url
     elif request.param == "postgres":
         yield request.getfixturevalue("postgres_url")
-    elif request.param == "sqlite":
+    elif request.param == "file":
         yield f"sqlite:///{tmp_path}/qo.db"
     else:
         yield f"file://{tmp_path}/bucket?layout={request.param}"

@@ -10,10 +10,7 @@ from qo.engines.memory import MemoryEngine
 from qo.testing import ManualClock
 from tests.engines.http_server import Server, server
 from tests.web import serving
-from tests.web.serving import Served
-
-STORES = {"sqlite": "sqlite:///{}/qo.db", "bucket": "file://{}/bucket?layout=one", "log": "file://{}/bucket?layout=log"}
-EVERY_STORE = pytest.mark.parametrize("engine", STORES, indirect=True)
+from tests.web.serving import STORES, Served
 
 
 @pytest.fixture

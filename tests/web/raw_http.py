@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tests.web.serving import Served
 
-PATIENCE = 20.0  # seconds
+TIMEOUT = 20.0  # seconds
 
 
 class RawAnswer(NamedTuple):
@@ -16,7 +16,7 @@ class RawAnswer(NamedTuple):
 
 def connect(api: Served) -> socket.socket:
     url = api.client.base_url
-    return socket.create_connection((url.host, url.port), timeout=PATIENCE)
+    return socket.create_connection((url.host, url.port), timeout=TIMEOUT)
 
 
 def head(api: Served, method: str = "GET", path: str = "/healthz", *more: str) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 import httpx
+import pytest
 import uvicorn
 from litestar import Litestar
 
@@ -21,7 +22,9 @@ from tests.conditions import wait_until
 from tests.servers.plain_http import NO_CERTIFICATES
 
 T = TypeVar("T")
-PATIENCE = 20.0
+TIMEOUT = 20.0
+STORES = {"sqlite": "sqlite:///{}/qo.db", "bucket": "file://{}/bucket?layout=one", "log": "file://{}/bucket?layout=log"}
+EVERY_STORE = pytest.mark.parametrize("engine", STORES, indirect=True)
 
 
 class Served:
@@ -29,10 +32,10 @@ class Served:
 
     def __init__(self, client: Client, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
         self.qo_client, self.url, self._loop, self.app = client, url, loop, app
-        self.client = httpx.Client(base_url=url, timeout=PATIENCE, verify=NO_CERTIFICATES)
+        self.client = httpx.Client(base_url=url, timeout=TIMEOUT, verify=NO_CERTIFICATES)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
 
     def post(self, path: str, body: object | None = None, **more: Any) -> httpx.Response:
         return self.client.post(path, json=body, **more) if body is not None else self.client.post(path, **more)
@@ -62,7 +65,7 @@ async def in_process(
     app = create_app(client, settings=settings, on_outdated=on_outdated)
     async with app.lifespan():
         transport = httpx.ASGITransport(app=cast("Any", app), client=("127.0.0.1", 1), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT) as http:
             yield http
 
 
@@ -89,7 +92,7 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
         finally:
             made.client.close()
             server.should_exit = True
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             loop.close()
 
 

@@ -16,7 +16,7 @@ from qo.errors import InvalidSetting
 from qo.web import WebSettings
 from qo.web.http.settings import ServerLimits
 from tests.conditions import wait_until
-from tests.web.raw_http import PATIENCE, RawAnswer, answer, connect, head, say
+from tests.web.raw_http import TIMEOUT, RawAnswer, answer, connect, head, say
 from tests.web.serving import Served, served
 
 LIMITS = ServerLimits(
@@ -172,7 +172,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(api: Served):
     ask = head(api, "GET", "/api/v1/tasks?type=large&limit=20") + b"\r\n"
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader.settimeout(PATIENCE)
+        reader.settimeout(TIMEOUT)
         reader.connect((api.client.base_url.host, api.client.base_url.port))
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             wait_until(lambda: reader.sendall(ask))  # each answer is larger than what the server keeps for slow readers

@@ -3,8 +3,7 @@
 import uuid
 from typing import Any
 
-from tests.web.conftest import EVERY_STORE
-from tests.web.serving import Served
+from tests.web.serving import EVERY_STORE, Served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"
 TASK = {

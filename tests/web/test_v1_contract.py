@@ -10,8 +10,7 @@ import msgspec
 from qo import notes
 from qo.clock import system_clock
 from qo.model import ANY
-from tests.web.conftest import EVERY_STORE
-from tests.web.serving import Served, eventually
+from tests.web.serving import EVERY_STORE, Served, eventually
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 ENTITY = {

@@ -22,7 +22,7 @@ from tests.engines.fast_time import pass_time, run
 LAYOUTS = {"tasks": ObjectPerTaskEngine, "one": OneObjectEngine, "log": ReplicatedLogEngine}
 QUIET, COUNTED = 90.0, 1200.0  # seconds until a queue is taken to be quiet, and over which requests are counted
 MOST = 0.25  # requests a second
-PATIENCE = 15.0  # seconds until an idle worker must have found a task
+TIMEOUT = 15.0  # seconds until an idle worker must have found a task
 
 
 START = system_clock()
@@ -62,7 +62,7 @@ class Idle:
 
 async def is_found(client: Client, task_id: str) -> None:
     """Wait until a worker has claimed the task."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (task := await client.get(task_id)) and not task.attempt:
             await pass_time(1)
 
@@ -151,4 +151,4 @@ def test_a_drain_that_fails_unknown_types_does_not_idle_between_its_checks(layou
         assert task.status is Status.FAILED
         return took
 
-    assert run(drain()) < PATIENCE
+    assert run(drain()) < TIMEOUT

@@ -98,12 +98,12 @@ class ClaimPoller:
             self._woken.clear()
             has_news, news = news != self._news, self._news
             is_postponed = not has_news and looked_at != self._looked_at and self._due_in() > 0
-            look = peek if is_postponed and peek is not None else poll
-            found, self.next_at = await look()
+            read = peek if is_postponed and peek is not None else poll
+            found, self.next_at = await read()
             if found:
                 self.backoff.start_over()
                 return
-            if look is poll:
+            if read is poll:
                 self.backoff.lengthen()
                 waits_since = loop.time()
 

@@ -28,12 +28,12 @@ class DamageFound(Exception):
 
 
 async def around_damage(
-    ask: Callable[[], Awaitable[Answer]], set_aside: Callable[[list[BadRow]], Awaitable[object]]
+    call: Callable[[], Awaitable[Answer]], set_aside: Callable[[list[BadRow]], Awaitable[object]]
 ) -> Answer:
     """Repeat the call until it finds no damaged rows. Each time some are set aside, so this ends."""
     while True:
         try:
-            return await ask()
+            return await call()
         except DamageFound as found:
             await set_aside(found.rows)
 

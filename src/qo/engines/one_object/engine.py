@@ -54,10 +54,10 @@ class OneObjectEngine(TableEngine):
     async def _write(
         self, work: Callable[[ObjectTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
-        return await self._stored.ask(work, abandoned)
+        return await self._stored.call(work, abandoned)
 
     async def _read(self, work: Callable[[ObjectTable], Answer]) -> Answer:
-        return await self._stored.ask(work)
+        return await self._stored.call(work)
 
     def _wake(self) -> None:
         self._poller.wake()
@@ -75,4 +75,4 @@ class OneObjectEngine(TableEngine):
         def poll(table: ObjectTable) -> PollResult:
             return PollResult(table.has_ready(request, self._clock()), table.next_at())
 
-        await self._poller.wait(lambda: self._stored.ask(poll), timeout)
+        await self._poller.wait(lambda: self._stored.call(poll), timeout)

@@ -58,7 +58,7 @@ class StorageBucket:
         self._check(key)
         storage = self._storage
         if expected == NEW and isinstance(storage, CreatingStorage):
-            return await self._ask("create", lambda: storage.create(data))
+            return await self._request("create", lambda: storage.create(data))
         if expected == NEW:
             raise Conflict(f"{key} exists: reading it has created it")
         return await self._write(data, expected)
@@ -80,9 +80,9 @@ class StorageBucket:
         return content, version
 
     async def _write(self, data: bytes, expected: str | None) -> str:
-        return await self._ask("write", lambda: self._storage.write(data, if_match=expected))
+        return await self._request("write", lambda: self._storage.write(data, if_match=expected))
 
-    async def _ask(self, method: str, request: Callable[[], Awaitable[str]]) -> str:
+    async def _request(self, method: str, request: Callable[[], Awaitable[str]]) -> str:
         try:
             return await _checked(method, request())
         except QoError:

@@ -154,7 +154,7 @@ class StoredTable(CommitLoop):
         self._version = ""  # of the object that the table was read from; empty: the table may be outdated
         self._damage_log = DamageLog()
 
-    async def ask(
+    async def call(
         self, work: Callable[[ObjectTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
         answer: Answer = await self.submit(PendingCall(work, abandoned))

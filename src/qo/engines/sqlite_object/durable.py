@@ -46,7 +46,7 @@ class DurableMode(CommitLoop):
         """Download the image. Raises StorageError if the bucket cannot be read or holds something else."""
         await self._stored.download(is_opening=True)
 
-    async def ask(
+    async def call(
         self,
         work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,

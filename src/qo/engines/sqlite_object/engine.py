@@ -120,18 +120,18 @@ class SqliteObjectEngine(TableEngine):
         def work(table: SqliteTable) -> list[Task]:
             return table.claim(request, self._clock())
 
-        return await around_damage(lambda: self._store.ask(work, self._hand_backs.start, request), self._set_aside)
+        return await around_damage(lambda: self._store.call(work, self._hand_backs.start, request), self._set_aside)
 
     async def _write(
         self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
-        return await around_damage(lambda: self._store.ask(work, abandoned), self._set_aside)
+        return await around_damage(lambda: self._store.call(work, abandoned), self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
         return await around_damage(lambda: self._store.read(lambda image: work(image.reader)), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
-        self._damage_log.report(await self._store.ask(lambda table: table.set_aside(bad)))
+        self._damage_log.report(await self._store.call(lambda table: table.set_aside(bad)))
 
     def _wake(self) -> None:
         self._poller.wake()

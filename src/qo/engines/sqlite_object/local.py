@@ -50,7 +50,7 @@ class LocalMode:
         if self._image is None:
             await self._stored.download(is_opening=True)
 
-    async def ask(
+    async def call(
         self,
         work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,

@@ -20,8 +20,7 @@ from qo.web.dashboard_api import search
 from qo.web.dashboard_api.search import Search, find, find_sorted
 from qo.web.http.tokens import create_token
 from tests.conditions import wait_until
-from tests.web.conftest import EVERY_STORE
-from tests.web.serving import Served, eventually, served
+from tests.web.serving import EVERY_STORE, Served, eventually, served
 
 BOARD = "/api/v1/dashboard"
 
