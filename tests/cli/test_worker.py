@@ -126,9 +126,9 @@ def test_a_lifespan_that_cannot_be_entered_ends_a_worker(processes: Any) -> None
 
 
 def test_a_fleet_with_a_wrong_target_gives_up(processes: Any) -> None:
-    fleet = processes.start("worker", "missing_module", "--processes", "2")
-    assert fleet.wait(PROCESS_TIMEOUT) == 2
-    assert "there is no module 'missing_module'" in processes.log(fleet)
+    supervisor = processes.start("worker", "missing_module", "--processes", "2")
+    assert supervisor.wait(PROCESS_TIMEOUT) == 2
+    assert "there is no module 'missing_module'" in processes.log(supervisor)
 
 
 def test_sigterm_lets_running_tasks_finish(call: Any, processes: Any, eventually: Any) -> None:
@@ -182,7 +182,7 @@ def test_an_id_that_is_no_name_is_refused(call: Any) -> None:
 
 def test_a_killed_child_is_replaced_and_its_task_runs_again(call: Any, processes: Any, eventually: Any) -> None:
     call.submit("version")  # makes the queue, so that it can be looked at
-    fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *SHORT_LEASE)
+    supervisor = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *SHORT_LEASE)
     eventually(lambda: {one["worker_id"] for one in call.json("workers")} == {"f-1", "f-2"})
     task_id = call.submit("hold_once")
     eventually((processes.folder / "held").exists)  # the handler has begun: only then is the attempt charged
@@ -192,17 +192,17 @@ def test_a_killed_child_is_replaced_and_its_task_runs_again(call: Any, processes
     eventually(lambda: any(w["worker_id"] == victim and w["pid"] != pid for w in call.json("workers")))
     eventually(lambda: status(call, task_id) == "completed")
     assert call.json("status", task_id)["failures"] == 1
-    assert f"worker {victim} was killed by SIGKILL" in processes.log(fleet)
-    fleet.send_signal(signal.SIGTERM)
-    assert fleet.wait(PROCESS_TIMEOUT) == 0
+    assert f"worker {victim} was killed by SIGKILL" in processes.log(supervisor)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(PROCESS_TIMEOUT) == 0
     assert call.json("workers") == []
 
 
 def test_a_handler_that_leaves_with_code_0_does_not_end_a_draining_fleet(call: Any, processes: Any) -> None:
     died, other = call.submit("die_once"), call.submit("add", "--input", '{"a": 1, "b": 1}')
-    fleet = processes.start("worker", "jobs", "--processes", "1", "--reload", "--drain", *QUICK)
-    assert fleet.wait(PROCESS_TIMEOUT) == 0
-    assert "exited with code 0; restarting it" in processes.log(fleet)
+    supervisor = processes.start("worker", "jobs", "--processes", "1", "--reload", "--drain", *QUICK)
+    assert supervisor.wait(PROCESS_TIMEOUT) == 0
+    assert "exited with code 0; restarting it" in processes.log(supervisor)
     # A drain does not wait for leases of the dead: what the first child held may still run, or wait for another try.
     assert {status(call, other), status(call, died)} <= {"completed", "running", "pending"}
 
@@ -218,29 +218,29 @@ def test_a_fleet_drains_and_ends(call: Any, processes: Any) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 def test_children_do_not_outlive_a_killed_parent(call: Any, processes: Any, eventually: Any) -> None:
     call.submit("version")
-    fleet = processes.start("worker", "jobs", "--processes", "2", *SHORT_LEASE)
+    supervisor = processes.start("worker", "jobs", "--processes", "2", *SHORT_LEASE)
     eventually(lambda: len(call.json("workers")) == 2)
-    pids = children(fleet)
+    pids = children(supervisor)
     assert len(pids) == 2
-    fleet.send_signal(signal.SIGKILL)
-    fleet.wait()
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
     eventually(lambda: all(gone(pid) for pid in pids))
     assert call.json("workers") == []  # they said goodbye: it was an orderly end
 
 
 def test_a_second_signal_to_a_fleet_hands_everything_back(call: Any, processes: Any, eventually: Any) -> None:
     task_id = call.submit("nap", "--input", '{"seconds": 600}')
-    fleet = processes.start("worker", "jobs", "--processes", "2", *QUICK)
+    supervisor = processes.start("worker", "jobs", "--processes", "2", *QUICK)
     eventually(lambda: status(call, task_id) == "running")
-    fleet.send_signal(signal.SIGINT)
-    eventually(lambda: "stopping" in processes.log(fleet))
-    fleet.send_signal(signal.SIGINT)
-    assert fleet.wait(PROCESS_TIMEOUT) == 130
+    supervisor.send_signal(signal.SIGINT)
+    eventually(lambda: "stopping" in processes.log(supervisor))
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait(PROCESS_TIMEOUT) == 130
     assert status(call, task_id) == "pending"
 
 
 def test_reload_restarts_with_the_new_code(call: Any, processes: Any, eventually: Any) -> None:
-    fleet = processes.start("worker", "jobs", "--reload", *QUICK)
+    supervisor = processes.start("worker", "jobs", "--reload", *QUICK)
 
     def answer() -> Any:
         task_id = call.submit("version")
@@ -250,11 +250,11 @@ def test_reload_restarts_with_the_new_code(call: Any, processes: Any, eventually
     assert answer() == "one"
     source = processes.folder / "jobs.py"
     source.write_text(source.read_text().replace('VERSION = "one"', "VERSION = broken syntax"))
-    eventually(lambda: "cannot start" in processes.log(fleet))
+    eventually(lambda: "cannot start" in processes.log(supervisor))
     source.write_text(source.read_text().replace("VERSION = broken syntax", 'VERSION = "three"'))
     eventually(lambda: answer() == "three")
-    fleet.send_signal(signal.SIGTERM)
-    assert fleet.wait(PROCESS_TIMEOUT) == 0
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(PROCESS_TIMEOUT) == 0
 
 
 def test_workers_monitors_and_servers_end_when_a_newer_qo_has_upgraded_the_store(
@@ -263,13 +263,13 @@ def test_workers_monitors_and_servers_end_when_a_newer_qo_has_upgraded_the_store
     """Another child would be refused as well."""
     call.submit("version")  # a monitor makes no queue
     monitor = processes.start("monitor", "--check-interval", "0.2")
-    fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
-    eventually(lambda: all(f"worker f-{number} started" in processes.log(fleet) for number in (1, 2)))
+    supervisor = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
+    eventually(lambda: all(f"worker f-{number} started" in processes.log(supervisor) for number in (1, 2)))
     server = processes.start("serve", "--port", "0", "--check-interval", "0.2")
     eventually(lambda: "monitor started" in processes.log(monitor))
     eventually(lambda: "serving at" in processes.log(server))
     asyncio.run(NewerSqlite(call.url).upgrade(is_additive=False))
-    for process in (fleet, monitor, server):
+    for process in (supervisor, monitor, server):
         assert process.wait(PROCESS_TIMEOUT) == 5, processes.log(process)
         log = processes.log(process)
         assert "use qo 9.9.0 or newer" in log
@@ -328,12 +328,12 @@ def test_a_worker_asked_to_drain_exits(call: Any, processes: Any, eventually: An
 
 def test_a_drained_child_of_a_fleet_is_not_replaced(call: Any, processes: Any, eventually: Any) -> None:
     call.submit("add", "--input", '{"a": 1, "b": 2}')
-    fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
+    supervisor = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
     eventually(lambda: names(call) == {"f-1", "f-2"})
     call("workers", "drain", "f-1")
     eventually(lambda: names(call) == {"f-2"})
     call("workers", "drain", "f-2")
-    assert fleet.wait(PROCESS_TIMEOUT) == 0  # nobody is left, and nobody is started
+    assert supervisor.wait(PROCESS_TIMEOUT) == 0  # nobody is left, and nobody is started
 
 
 def test_a_worker_may_serve_some_shards_of_a_bucket(processes: Any, tmp_path: Path) -> None:

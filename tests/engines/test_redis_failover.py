@@ -35,13 +35,13 @@ async def test_the_documented_rights_are_sufficient() -> None:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Sentinels]:
-    fleet = Sentinels(program(), tmp_path)
+def cluster(tmp_path: Path) -> Iterator[Sentinels]:
+    cluster = Sentinels(program(), tmp_path)
     try:
-        fleet.start()
-        yield fleet
+        cluster.start()
+        yield cluster
     finally:
-        fleet.stop()
+        cluster.stop()
 
 
 async def test_a_write_that_no_replica_has_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,39 +69,39 @@ async def test_a_write_that_no_replica_has_is_not_acknowledged(monkeypatch: pyte
             }
 
 
-async def test_a_failover_loses_nothing_acknowledged_and_workers_continue(fleet: Sentinels) -> None:
-    async with connect(fleet.url) as client:
+async def test_a_failover_loses_nothing_acknowledged_and_workers_continue(cluster: Sentinels) -> None:
+    async with connect(cluster.url) as client:
         await until_writable(client)
-        assert len(await under_load(client, lambda acknowledged: failover(fleet, client, acknowledged))) > 200
+        assert len(await under_load(client, lambda acknowledged: failover(cluster, client, acknowledged))) > 200
 
 
-async def test_a_replaced_primary_that_still_responds_acknowledges_nothing_that_is_lost(fleet: Sentinels) -> None:
+async def test_a_replaced_primary_that_still_responds_acknowledges_nothing_that_is_lost(cluster: Sentinels) -> None:
     """Until the sentinels demote it, it accepts writes, and replicas that still follow it confirm them."""
 
     async def failovers(acknowledged: list[str]) -> None:
         for _ in range(FAILOVERS):
             seen = len(acknowledged)
             await until(lambda seen: len(acknowledged) > seen + 100, seen)
-            await until(lambda: len(fleet.primaries()) == 1)  # the last replaced primary has been demoted
-            before = fleet.primaries()
-            await until(lambda: fleet.sentinels[0].accepts("SENTINEL", "FAILOVER", "mymaster"))
-            await until(lambda before: bool(fleet.primaries() - before), before)
+            await until(lambda: len(cluster.primaries()) == 1)  # the last replaced primary has been demoted
+            before = cluster.primaries()
+            await until(lambda: cluster.sentinels[0].accepts("SENTINEL", "FAILOVER", "mymaster"))
+            await until(lambda before: bool(cluster.primaries() - before), before)
         seen = len(acknowledged)
         await until(lambda: len(acknowledged) > seen + 50)
 
-    async with connect(fleet.url) as client:
+    async with connect(cluster.url) as client:
         await until_writable(client)
         assert len(await under_load(client, failovers)) > 100
 
 
-async def failover(fleet: Sentinels, client: Client, acknowledged: list[str]) -> None:
+async def failover(cluster: Sentinels, client: Client, acknowledged: list[str]) -> None:
     """Kill the primary, so that a replica takes over; then kill the last replica and start it again."""
     await until(lambda: len(acknowledged) > 100)
-    await asyncio.to_thread(fleet.primary.kill)
+    await asyncio.to_thread(cluster.primary.kill)
     seen = len(acknowledged)
     await until(lambda: len(acknowledged) > seen + 50)
-    (new_primary,) = fleet.primaries()
-    (replica,) = set(fleet.replicas) - {new_primary}
+    (new_primary,) = cluster.primaries()
+    (replica,) = set(cluster.replicas) - {new_primary}
     await asyncio.to_thread(replica.kill)
     with pytest.raises(StorageError, match="too few replicas"):
         await write_until_refused(client)
