@@ -10,9 +10,11 @@ from qo.engines.memory import MemoryEngine
 from qo.running_task import current_task
 from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
+from qo.testing.samples import claim, new
 from qo.worker import WorkerSettings
 from qo.worker.claim_plan import ClaimPlan, OvertakenTypes, Prefetch
 from qo.worker.controls import ClaimScope
+from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns
 from qo.worker.start_queue import StartQueue
 from tests.conditions import delay, until
@@ -86,16 +88,82 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
     handlers = {name: make_handler(quick, type=name, options=make_options(quick)) for name in names}
     clock, settings = ManualClock(), WorkerSettings(concurrency=8)
     scope = ClaimScope(MemoryEngine(), handlers, settings, worker_id="w", clock=clock)
-    claiming = ClaimPlan(scope, LeasedRuns(), StartQueue(8), settings, worker_id="w", clock=clock)
+    queue = StartQueue(8, clock=clock)
+    claiming = ClaimPlan(scope, LeasedRuns(), queue, settings, worker_id="w", clock=clock)
     for _ in range(800):
         claiming.prefetch.ended("quick", 0.0005)
-    clock.advance(0.1)
+    await _be_busy(queue, clock, 0.1)
     request = claiming.request()
     assert request is not None
     assert request.limit == 400  # half of what ran in the last 0.1 s
     assert request.per_type_limits.get("quick", request.limit) == 400
     of_unknown_speed = [request.per_type_limits[name] for name in names if name != "quick"]
     assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8
+
+
+class Taking:
+    """An executor that takes every run."""
+
+    def __init__(self, queue: StartQueue) -> None:
+        self._queue = queue
+
+    def pull(self) -> bool:
+        return self._queue.take(self) is not None
+
+
+async def _put_run(queue: StartQueue) -> Run:
+    engine = MemoryEngine()
+    await engine.add([new(0)])
+    (task,) = await claim(engine)
+    run = Run(task, make_handler(lambda: None, type="t", options=make_options(lambda: None)), lambda *_: None)
+    run.executor = Taking(queue)
+    queue.put([run])
+    return run
+
+
+async def _be_busy(queue: StartQueue, clock: ManualClock, seconds: float) -> None:
+    """Let one run occupy a slot for some seconds."""
+    run = await _put_run(queue)
+    clock.advance(seconds)
+    queue.release_slot(run)
+
+
+async def test_the_time_in_which_a_worker_has_nothing_to_run_does_not_count() -> None:
+    clock = ManualClock()
+    queue = StartQueue(2, clock=clock)
+    pace = Prefetch(500, 10, queue.busy_time)
+    for _ in range(3):
+        clock.advance(0.4)  # a slow claim
+        await _be_busy(queue, clock, 0.02)
+        _end(pace, 10)
+        clock.advance(0.4)  # a slow settlement
+        assert pace.ahead() == 50  # of 500/s, and not of 12/s
+
+
+async def test_runs_that_go_back_unstarted_no_longer_keep_a_worker_busy() -> None:
+    clock = ManualClock()
+    queue = StartQueue(1, clock=clock)
+    began = queue.busy_time()
+    await _be_busy(queue, clock, 1.0)
+    queue.close()  # the next run waits
+    await _put_run(queue)
+    clock.advance(2.0)
+    assert len(queue.take_back()) == 1
+    clock.advance(4.0)
+    assert queue.busy_time() - began == 3.0
+
+
+def test_the_first_rate_is_known_after_a_few_quick_tasks() -> None:
+    clock = ManualClock()
+    pace = Prefetch(500, 10, clock)
+    clock.advance(0.004)
+    _end(pace, 3)
+    assert pace.ahead() == 0
+    _end(pace, 1)
+    assert pace.ahead() == 100  # of 1,000/s
+    clock.advance(0.001)
+    _end(pace, 100)
+    assert pace.ahead() == 100  # later ones are measured over a longer time
 
 
 def _end(pace: Prefetch, number: int) -> None:

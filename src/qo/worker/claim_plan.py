@@ -19,6 +19,7 @@ HORIZON, _MAX_HORIZON = 0.1, 1.0  # seconds of work to prefetch, at least and at
 # long as a claim. A horizon of only two claims would lower the rate, which would shrink the next claim, and so on.
 _CLAIMS_AHEAD = 8
 _RATE_WINDOW = 0.02  # seconds over which the rate is measured
+_MIN_FIRST_RUNS = 4  # from which the first rate is measured, if they end sooner
 _OLD_RATE_WEIGHT = 0.5  # weight of the previous rate when the rate falls
 _RUN_TIME_WEIGHT = 0.2  # weight of the latest run in the average run time of its type
 _MIN_RUN_TIME = 1e-6  # seconds; avoids a division by zero
@@ -30,6 +31,7 @@ class Prefetch:
     """How many tasks to prefetch: those that will start soon, judged by recent run times of each type."""
 
     def __init__(self, limit: int, slots: int, clock: Clock) -> None:
+        """`clock` stands still while the worker has nothing to run: only the rate at which it can run tasks counts."""
         self._limit, self._slots, self._clock = limit, slots, clock
         self._since, self._ended, self._rate = clock(), 0, 0.0
         self.horizon, self._previous_claim = HORIZON, 0.0  # both in seconds
@@ -52,7 +54,8 @@ class Prefetch:
         """How many tasks to hold beyond the running ones, if all are quick."""
         now = self._clock()
         passed = now - self._since
-        if passed >= _RATE_WINDOW:
+        is_first = passed > 0 and not self._rate and self._ended >= _MIN_FIRST_RUNS
+        if passed >= _RATE_WINDOW or is_first:
             rate = self._ended / passed
             # The number of claimed tasks limits the measured rate, so a rising rate is adopted immediately.
             self._rate = max(rate, _OLD_RATE_WEIGHT * self._rate + (1 - _OLD_RATE_WEIGHT) * rate)
@@ -117,7 +120,9 @@ class ClaimPlan:
         self._worker_id, self._clock = worker_id, clock
         self._limits = scope.limits
         self.lease = LeaseLength(settings.lease)
-        self.prefetch = Prefetch(settings.prefetch, settings.concurrency, clock)
+        # A worker that waits for a slow claim has nothing to run. If this time counted, the rate would fall, which
+        # would shrink the next claim, and so on.
+        self.prefetch = Prefetch(settings.prefetch, settings.concurrency, queue.busy_time)
         self.overtaken = OvertakenTypes(clock)
         # Of the last request: prefetch limits by type, without rate and concurrency limits.
         self._caps: dict[str, int] = {}

@@ -47,6 +47,8 @@ class StartQueue:
         self._refused: deque[Run] = deque()
         self._barrier = float("inf")  # the rank up to which the last claim took every task
         self._closed = False
+        self._idle_since: float | None = clock()  # None while a run waits or runs
+        self._idle_time = 0.0  # seconds, without those since `_idle_since`
         # Called from any thread when `needs_claim` becomes true.
         self.on_claim_needed: Callable[[], None] = lambda: None
         self.on_started: Callable[[Run], None] = lambda _: None  # called from any thread right before a handler
@@ -73,6 +75,7 @@ class StartQueue:
             self._keep_turns(entries)
             self._waiting.extend(entries)
             heapq.heapify(self._waiting)
+            self._track_idle_time()
             last = max([reached, *taken.values()]) if is_full else float("inf")
             self._barrier = min([last, *(max(self._last_rank(type), taken.get(type, float("-inf"))) for type in cut)])
         self.dispatch()
@@ -92,6 +95,7 @@ class StartQueue:
         """Add a run that a claim returned earlier and whose time to start has come."""
         with self._lock:
             heapq.heappush(self._waiting, (float("-inf"), next(self._numbers), run))
+            self._track_idle_time()
         self.dispatch()
 
     @property
@@ -151,6 +155,7 @@ class StartQueue:
                 gone = set(back)
                 self._waiting = [entry for entry in self._waiting if entry[2] not in gone]
                 heapq.heapify(self._waiting)
+                self._track_idle_time()
         return back
 
     def recall(self, which: Callable[[Run], bool]) -> None:
@@ -190,6 +195,12 @@ class StartQueue:
         """Free slots for which no run waits."""
         return max(0, self._free - len(self._waiting))
 
+    def busy_time(self) -> float:
+        """A clock that stands still while no run waits or runs."""
+        with self._lock:
+            now = self._clock()
+            return now - self._idle_time - (0.0 if self._idle_since is None else now - self._idle_since)
+
     # --- for executors
 
     def take(self, puller: Puller, ended: Run | None = None) -> Run | None:
@@ -203,6 +214,7 @@ class StartQueue:
                 self._free -= 1
                 self._taken.add(run)
                 return run
+            self._track_idle_time()
         if barred:
             self.on_claim_needed()
         return None
@@ -233,6 +245,7 @@ class StartQueue:
         """Release the slot of this run."""
         with self._lock:
             self._release(run)
+            self._track_idle_time()
             barred = self._needs_claim()
         if barred:
             self.on_claim_needed()
@@ -246,6 +259,15 @@ class StartQueue:
         if run in self._taken:
             self._taken.remove(run)
             self._free += 1
+
+    def _track_idle_time(self) -> None:
+        """Call when runs have come or gone. The caller holds the lock."""
+        is_idle = not self._waiting and not self._taken
+        if is_idle and self._idle_since is None:
+            self._idle_since = self._clock()
+        elif not is_idle and self._idle_since is not None:
+            self._idle_time += self._clock() - self._idle_since
+            self._idle_since = None
 
     def _next_puller(self) -> Puller | None:
         with self._lock:
