@@ -72,7 +72,8 @@ class Settler:
             self._reported.set()
         while True:
             await self._reported.wait()
-            if self._ahead() >= _MIN_QUICK_PREFETCH:
+            # A worker that holds few tasks has no larger batch to wait for.
+            if len(self._leased_runs) >= _MIN_QUICK_PREFETCH and self._ahead() >= _MIN_QUICK_PREFETCH:
                 await asyncio.sleep(_BATCH_DELAY)
             self._reported.clear()
             self._waking = False
