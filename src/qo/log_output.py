@@ -42,7 +42,8 @@ _configured = _Configured()
 
 def logged_task(record: logging.LogRecord) -> Task | None:
     """The task whose handler logged this record. Lines of qo name their tasks themselves."""
-    return None if is_of_qo(record) else running.get(None)
+    task = running.get(None)
+    return None if task is None or is_of_qo(record) else task
 
 
 def is_of_qo(record: logging.LogRecord) -> bool:
@@ -55,6 +56,7 @@ class TextFormatter(logging.Formatter):
     def __init__(self, *, colour: bool) -> None:
         super().__init__(datefmt="%H:%M:%S")
         self._colour = colour
+        self._second = -1, ""  # the second of the last line, and its text
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -63,7 +65,10 @@ class TextFormatter(logging.Formatter):
             text = f"{task.type} {task.id}: {text}"
         if record.exc_info:
             text = f"{text}\n{clean_lines(self.formatException(record.exc_info))}"
-        at = self.formatTime(record, self.datefmt)
+        second, at = self._second
+        if second != int(record.created):
+            at = self.formatTime(record, self.datefmt)
+            self._second = int(record.created), at
         if not self._colour:
             return f"{at} {record.levelname.lower():<7} {text}"
         return f"{click.style(at, dim=True)} {click.style(text, fg=_colour(record))}"

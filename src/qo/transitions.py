@@ -267,4 +267,13 @@ def _log_fields(task: Task, status: Status) -> dict[str, Any]:
 
 
 def _log(kind: Transition, task_id: str, message: str, fields: dict[str, Any]) -> None:
-    log.log(_LEVELS[kind], "%s", message, extra={"transition": kind, "task_id": task_id, **fields})
+    """Log a transition.
+
+    `Logger.log` searches the stack for the line that called it, which takes longer than to format the record. That
+    line is always in this function.
+    """
+    level = _LEVELS[kind]
+    if log.isEnabledFor(level):
+        extra = {"transition": kind, "task_id": task_id, **fields}
+        line = _log.__code__.co_firstlineno
+        log.handle(log.makeRecord(log.name, level, __file__, line, "%s", (message,), None, _log.__name__, extra))

@@ -117,7 +117,7 @@ class RunTable:
             if run.settled or not self._free:
                 return
             slot = run.slot = self._free.pop()
-        task = run.task
+        task, time_limit = run.task, run.time_limit
         _RUN.pack_into(
             self._memory,
             _RUNS_AT + slot * _RUN_SIZE,
@@ -126,8 +126,8 @@ class RunTable:
             self.hooks.are_reachable and is_reachable(run.handler.function),
             threading.get_native_id(),
             now,
-            now + run.time_limit,
-            run.time_limit,
+            now + time_limit,
+            time_limit,
             task.id.encode()[:36],
             (task.lease_id or "").encode()[:_LEASE_SIZE],
         )
