@@ -74,6 +74,25 @@ async def hangs(_task: Task, _call_next: CallNext) -> Any:
     await asyncio.Event().wait()
 
 
+async def swallows(_task: Task, call_next: CallNext) -> Any:
+    try:
+        return await call_next()
+    except BaseException:  # noqa: BLE001 - as careless code does
+        return "swallowed"
+
+
+async def ahangs() -> None:
+    await asyncio.Event().wait()
+
+
+async def returns_what_it_has() -> str:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "half"
+    return "all"
+
+
 def tagged() -> str:
     return seen.get()
 

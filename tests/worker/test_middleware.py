@@ -97,6 +97,25 @@ async def test_middleware_that_hangs_reaches_the_time_limit_of_its_attempt(bench
     assert "ignored" not in (task.error or "")
 
 
+@executors
+async def test_middleware_that_swallows_the_timeout_of_a_handler_does_not_complete_the_task(
+    bench: Bench, executor: str
+) -> None:
+    bench.registry.hooks.add_middleware(hooked.swallows)
+    handlers = {"async": hooked.ahangs, "thread": hooked.hangs_in_a_loop, "process": hooked.ahangs}
+    bench.handle(handlers[executor], "work", executor=executor)
+    (task,) = await bench.run_all([await bench.submit("work", max_retries=0, timeout=0.2)])
+    assert (task.status, task.failure_kind) == (Status.FAILED, FailureKind.TIMEOUT), task.result
+    assert "ignored" not in (task.error or "")
+
+
+async def test_a_handler_that_returns_after_its_timeout_completes_the_task(bench: Bench) -> None:
+    bench.registry.hooks.add_middleware(hooked.continues)
+    bench.handle(hooked.returns_what_it_has, "work", executor="async")
+    (task,) = await bench.run_all([await bench.submit("work", max_retries=0, timeout=0.2)])
+    assert (task.status, task.result) == (Status.COMPLETED, b'"half"')
+
+
 @pytest.mark.parametrize("executor", ["thread", "process"])
 async def test_a_plain_handler_may_call_asyncio_run_inside_middleware(bench: Bench, executor: str) -> None:
     for middleware in (hooked.tags, hooked.continues):

@@ -100,10 +100,10 @@ class LoopExecutor:
                 if self._hooks.middleware:
                     call = partial(_call, run)
                     result = await call_through(self._hooks.middleware, plain_task(run.task), call)
+                    outcome = run.outcome_after_middleware(result, self._limit())
                 else:
                     args, kwargs = run.handler.arguments.decode(run.task.payload)
-                    result = await run.handler.function(*args, **kwargs)
-            outcome = encode_result(result, self._limit())
+                    outcome = encode_result(await run.handler.function(*args, **kwargs), self._limit())
         except BaseException as error:  # noqa: BLE001 - sys.exit must not end the loop; the store gets the outcome
             outcome = self._cancelled_by_another(run, error) or run.outcome_of(error)
         if os.getpid() != self._pid:
@@ -258,7 +258,9 @@ class LoopExecutor:
 async def _call(run: Run) -> Any:
     """The handler, as the innermost call of the middleware, which sees invalid arguments too."""
     args, kwargs = run.handler.arguments.decode(run.task.payload)
-    return await run.handler.function(*args, **kwargs)
+    result = await run.handler.function(*args, **kwargs)
+    run.handler_returned = True
+    return result
 
 
 # --- the event loop that handlers share

@@ -72,6 +72,7 @@ class Run:
         "executor",
         "handle",
         "handler",
+        "handler_returned",
         "lease_until",
         "log_lines",
         "loop",
@@ -107,6 +108,7 @@ class Run:
         self.ends_at: float | None = None  # when the timeout is reached
         self.handle: object = None  # what the executor cancels: an asyncio task or a thread id
         self.loop: AttemptLoop | None = None  # on which the middleware of a plain function runs
+        self.handler_returned = False  # set only if there is middleware
         self.timed_out = False
         self.cancelled = False  # the worker cancelled it
         self.thread_exception: ThreadException | None = None  # raised in its thread by a cancellation
@@ -149,6 +151,15 @@ class Run:
             self.dropped_lines += add_line(lines, line)
         else:
             lines.append(line)
+
+    def outcome_after_middleware(self, result: object, limit: int) -> RunOutcome:
+        """The outcome of what the middleware returned.
+
+        Middleware may swallow the exception of a timeout. The attempt has timed out unless its handler has returned.
+        """
+        if self.timed_out and not self.handler_returned:
+            return timed_out(self.time_limit)
+        return encode_result(result, limit)
 
     def outcome_of(self, error: BaseException) -> RunOutcome:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)

@@ -158,14 +158,16 @@ class ThreadExecutor:
             return RunOutcome()
         if self._hooks.middleware and isinstance(state, AttemptLoop):
             run.loop = state
-            return encode_result(state.run(self._call_through(run), context), self._limit())
+            return run.outcome_after_middleware(state.run(self._call_through(run), context), self._limit())
         args, kwargs = run.handler.arguments.decode(run.task.payload)
         return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit())
 
     async def _call_through(self, run: Run) -> Any:
         async def call() -> Any:
             args, kwargs = run.handler.arguments.decode(run.task.payload)
-            return call_without_loop(run.handler.function, args, kwargs)
+            result = call_without_loop(run.handler.function, args, kwargs)
+            run.handler_returned = True
+            return result
 
         with tracing.running(run.task):
             return await call_through(self._hooks.middleware, plain_task(run.task), call)
