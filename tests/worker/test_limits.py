@@ -6,16 +6,17 @@ import threading
 import pytest
 
 from qo.client import Client
+from qo.engine import Engine, Note
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ClaimRequest, Status, Task
-from qo.notes import Controls
+from qo.notes import CONTROL, Controls
 from qo.rate_limits import TokenBucket
 from qo.tasks import Handler, Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
 from qo.worker.controls import Limits
-from tests.conditions import TIMEOUT, until
+from tests.conditions import TIMEOUT, forever, until
 from tests.worker.bench import Bench
 
 
@@ -182,6 +183,50 @@ async def test_a_worker_whose_claims_never_return_gives_up(client: Client) -> No
     worker = Worker(Client(_Away(client.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
     with pytest.raises(WorkerStuck, match="has not answered"):
         await asyncio.wait_for(worker.run(), TIMEOUT)
+
+
+class _FrozenNotes:
+    """An engine that claims tasks but never answers the `number`-th read of the controls."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self._engine, self._number = engine, number
+        self.is_frozen = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def read_note(self, name: str) -> Note | None:
+        if name == CONTROL:
+            self._number -= 1
+            if self._number <= 0:
+                self.is_frozen = True
+                await forever()
+        return await self._engine.read_note(name)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_worker_whose_controls_are_never_read_gives_up(bench: Bench, number: int) -> None:
+    async def fine() -> None: ...
+
+    bench.handle(fine)
+    await bench.submit("fine")
+    frozen = Client(_FrozenNotes(bench.client.engine, number))  # type: ignore[arg-type]
+    worker = Worker(frozen, bench.registry, WorkerSettings(stuck_after=0.1, poll=0.05))
+    with pytest.raises(WorkerStuck, match="has not answered"):
+        await asyncio.wait_for(worker.run(), TIMEOUT)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_worker_whose_controls_are_never_read_can_be_stopped(bench: Bench, number: int) -> None:
+    async def fine() -> None: ...
+
+    bench.handle(fine)
+    frozen = _FrozenNotes(bench.client.engine, number)
+    worker = Worker(Client(frozen), bench.registry, WorkerSettings(poll=0.05, grace=0.1))  # type: ignore[arg-type]
+    running = asyncio.create_task(worker.run())
+    await until(lambda: frozen.is_frozen)
+    worker.stop()
+    await asyncio.wait_for(running, TIMEOUT)
 
 
 async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from qo.pending_counts import count_pending
 from qo.transitions import log_stopped
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
-from qo.worker.executors import Executors, WorkerStuck
+from qo.worker.executors import Executors
 from qo.worker.lease_keeper import LeaseKeeper
 from qo.worker.run import HANDED_BACK, Run, RunOutcome
 from qo.worker.run_table import LeasedRuns
@@ -73,7 +73,7 @@ class ClaimLoop:
                 await self._wait_for_room()
                 continue
             if self._controls.is_stale:
-                await self._controls.read()
+                await self._read_controls()
                 continue
             narrowed = await self._narrow(request)
             if narrowed is None:
@@ -94,18 +94,20 @@ class ClaimLoop:
             else:
                 await self._idle(request)
 
+    async def _read_controls(self) -> None:
+        async with self._calls.answered("a read of the controls"):
+            await self._controls.read()
+
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         began = self._clock()
         try:
-            async with asyncio.timeout(self._settings.stuck_after):
+            async with self._calls.answered("a claim"):
                 self._leased_runs.claim(request.lease_id)
                 await self._lease_keeper.renew_overdue()
                 tasks = await self._engine.claim(request)
         except StorageError as error:
             await self._calls.back_off(error)
             return []
-        except TimeoutError:
-            raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
         self._calls.succeeded()
         self._plan.claimed(tasks, self._clock() - began)
         handlers = self._scope.handlers
@@ -119,7 +121,8 @@ class ClaimLoop:
     async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
         """The request without what the fleet limits exclude; None if nothing is left."""
         if not self._gate.is_idle:
-            await self._calls.attempt(partial(self._gate.refresh, request.types))
+            async with self._calls.answered("a read of limits"):
+                await self._calls.attempt(partial(self._gate.refresh, request.types))
         narrowed = self._gate.narrow(request)
         if narrowed is None or narrowed.queues or not (full := self._gate.full_queues):
             return narrowed
@@ -128,7 +131,8 @@ class ClaimLoop:
 
     async def _queues_with_tasks(self) -> list[str]:
         try:
-            counts = await self._engine.count()
+            async with self._calls.answered("a count"):
+                counts = await self._engine.count()
         except StorageError as error:
             await self._calls.back_off(error)
             return []
@@ -138,17 +142,15 @@ class ClaimLoop:
         """The tasks that the fleet limits allow to start. Their slots are stored."""
         if tasks and not self._scope.is_known:
             # The first read of the controls is still in progress: pauses and limits must apply to these tasks.
-            await self._controls.read()
+            await self._read_controls()
             if not self._scope.is_known:  # the store is unreachable
                 return {}
         try:
-            async with asyncio.timeout(self._settings.stuck_after):
+            async with self._calls.answered("a request for slots"):
                 return await self._gate.admit(tasks)
         except StorageError as error:
             await self._calls.back_off(error)
             return {}
-        except TimeoutError:
-            raise WorkerStuck(f"the store has not stored slots for {self._settings.stuck_after:g} s") from None
 
     def _hand_back(self, tasks: list[Task]) -> None:
         """Release claimed tasks that have not become runs. The shutdown waits for this."""

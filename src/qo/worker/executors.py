@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from qo.clock import Clock, boot_clock, monotonic_clock
-from qo.errors import QoError
 from qo.hooks import Hooks, WorkerContext, is_reachable
 from qo.model import Task, lost_its_process
 from qo.tasks import Executor
@@ -17,14 +16,11 @@ from qo.worker.run import UNSTARTED, Run
 from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
+from qo.worker.store_calls import WorkerStuck
 from qo.worker.thread_executor import ThreadExecutor
 
 log = logging.getLogger("qo.worker")
 MAX_ABANDONED = 100  # threads; a worker that abandoned more must be restarted
-
-
-class WorkerStuck(QoError):
-    """The worker cannot continue: its store does not answer, or its handlers block too many threads."""
 
 
 class WorkerCancelled(WorkerStuck):

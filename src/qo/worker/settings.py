@@ -21,5 +21,5 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     prefetch: int = 2000  # tasks held beyond the running ones at most; only quick tasks are prefetched
     # Seconds after which a due task of a type that was never registered is failed; None: it stays pending.
     fail_unknown_types: float | None = None
-    stuck_after: float = 120.0  # seconds without an answer to a claim after which the worker stops
+    stuck_after: float = 120.0  # seconds without an answer of the store after which the worker stops
     tasks_per_process: int = 1000  # a child process is replaced after this many tasks

@@ -6,22 +6,27 @@ wait for the server's answer to the cancellation.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from qo.backoff import Backoff
-from qo.errors import NewerFormat, StorageError
+from qo.errors import NewerFormat, QoError, StorageError
 
 log = logging.getLogger("qo.worker")
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 5.0  # seconds between attempts while the store is unreachable
 _DURATION_FACTOR = 2400  # an idle worker waits this many times the duration of the last call
 
 
+class WorkerStuck(QoError):
+    """The worker cannot continue: its store does not answer, or its handlers block too many threads."""
+
+
 class StoreCalls:
     """The calls of one worker. They share one back-off."""
 
-    def __init__(self, is_stopping: Callable[[], bool]) -> None:
-        self._is_stopping = is_stopping
+    def __init__(self, is_stopping: Callable[[], bool], *, stuck_after: float) -> None:
+        self._is_stopping, self._stuck_after = is_stopping, stuck_after
         self._backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
 
     async def attempt(self, call: Callable[[], Awaitable[object]]) -> None:
@@ -38,6 +43,15 @@ class StoreCalls:
         pause = self._backoff.next()
         log.warning("the store is unreachable; retrying in %.1f s: %s", pause, error)
         await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def answered(self, what: str) -> AsyncIterator[None]:
+        """Raise WorkerStuck if the calls in the block take longer than `stuck_after`."""
+        try:
+            async with asyncio.timeout(self._stuck_after):
+                yield
+        except TimeoutError:
+            raise WorkerStuck(f"the store has not answered {what} for {self._stuck_after:g} s") from None
 
     def succeeded(self) -> None:
         self._backoff.reset()

@@ -93,7 +93,7 @@ class Worker:
         queue.on_started = self._callbacks.started
         self._plan = ClaimPlan(self._scope, self._leased_runs, queue, settings, worker_id=self.id, clock=clock)
         self._signal = StopSignal(self._plan.changed)
-        self._calls = StoreCalls(lambda: self._signal.is_stopping)
+        self._calls = StoreCalls(lambda: self._signal.is_stopping, stuck_after=settings.stuck_after)
         self._settler = Settler(
             engine,
             self._leased_runs,
@@ -253,8 +253,9 @@ class Worker:
 
     async def _work(self) -> None:
         # Before the worker is registered: from then on it may be asked to drain again.
-        await self._signal.limit(self._calls.attempt(self._registration.clear_drain_request), 0.0)
-        await self._signal.limit(self._calls.attempt(self._declare_limits), 0.0)
+        async with self._calls.answered("the first reads"):
+            await self._signal.limit(self._calls.attempt(self._registration.clear_drain_request), 0.0)
+            await self._signal.limit(self._calls.attempt(self._declare_limits), 0.0)
         keeper = self._lease_keeper
         background = _background(
             self._settler.run(),
