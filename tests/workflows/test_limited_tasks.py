@@ -3,7 +3,11 @@
 from typing import Any
 
 import qo
-from qo.model import NewTask, group_in
+from qo.client import Client
+from qo.engines.memory import MemoryEngine
+from qo.fleet_limits.rules import LimitRules
+from qo.model import NewTask, complete, group_in, release
+from qo.testing.samples import claim
 from tests.conditions import TIMEOUT
 
 app = qo.App("memory://")
@@ -63,3 +67,32 @@ def test_tasks_with_groups_run() -> None:
         run = flow.submit()
         tester.drain()
         assert run.result(timeout=TIMEOUT) == [42, 7]
+
+
+async def test_a_task_counts_with_the_result_of_its_replayed_parent() -> None:
+    async with Client(MemoryEngine()) as client:
+        flow = app.workflow("bills")
+        found = flow.add(customer.s())
+        flow.add(bill.s(found))
+        graph = (await client.workflows.submit("bills", flow.planned)).graph
+        parent, child = graph.task_ids()
+        rules = LimitRules({bill.handler.type: qo.Limit(concurrency=1, key="customer_id")}, {})
+        await _complete(client, customer.handler.type, b"42")
+        (task,) = await claim(client.engine, types=(bill.handler.type,))
+        assert rules.group(task) == "customer_id=42"
+        assert await client.engine.apply([release(task, None, group="customer_id=42")]) == [
+            True
+        ]  # as a full group does
+
+        await client.workflows.replay(graph.id, [parent])
+        await _complete(client, customer.handler.type, b"7")
+        (stored,) = await client.engine.get([child])
+        assert stored is not None
+        assert rules.group(stored) == "customer_id=42"  # its new group is not known before it is claimed
+        (task,) = await claim(client.engine, types=(bill.handler.type,), takes_groups=True)
+        assert rules.group(task) == "customer_id=7"
+
+
+async def _complete(client: Client, type: str, result: bytes) -> None:
+    (task,) = await claim(client.engine, types=(type,))
+    assert await client.engine.apply([complete(task, result)]) == [True]

@@ -13,7 +13,17 @@ from msgspec.structs import replace
 
 from qo.errors import InvalidTask
 from qo.fleet_limits.limit_state import spacing
-from qo.model import Limit, Task, check_group, check_name, check_type, group_of, missing_group
+from qo.model import (
+    FILLS_RESULTS,
+    Limit,
+    Status,
+    Task,
+    check_group,
+    check_name,
+    check_type,
+    group_of,
+    missing_group,
+)
 
 STATES = "slots/"  # prefix of the notes with the state of each limit
 DECLARED = "limits"  # the note with the limits that code declares
@@ -113,10 +123,14 @@ class LimitRules:
         """The group of a task.
 
         If the task has no group, or the group of an argument other than the limit's, the group is taken from its
-        payload. None: no limit by key applies to the task, or its payload is raw or encrypted.
+        payload. So is the group of a claimed task with results of parents: a replayed parent may have another result.
+        None: no limit by key applies to the task, or its payload is raw or encrypted.
         """
         key = self.key(task.type)
-        if not self.is_keyed(task.type) or (task.group is not None and self._is_limited(task.group, key)):
+        if not self.is_keyed(task.type):
+            return task.group
+        is_filled = task.status is Status.RUNNING and FILLS_RESULTS in task.stored_needs
+        if task.group is not None and self._is_limited(task.group, key) and not is_filled:
             return task.group
         try:
             arguments = msgspec.json.decode(task.payload)
