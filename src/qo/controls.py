@@ -21,6 +21,7 @@ from qo.errors import InvalidTask
 from qo.fleet_limits.rules import check_scope
 from qo.model import Limit, check_limit, check_names, check_type, check_types, check_whole
 
+MAX_FLEET_LIMITS = 1000  # in the note that every worker reads about once a second
 _NOTIFY_TIMEOUT = 2.0  # seconds to wait until local workers have read the controls
 
 
@@ -149,7 +150,7 @@ class ControlsClient:
         """Limit all workers together: `type:send_email`, `queue:mail` or `key:customer_id=42`.
 
         It replaces the limit of the code, within about a second. A limit of zeros is no limit; None restores the
-        limit of the code.
+        limit of the code. A store has at most `MAX_FLEET_LIMITS` of them.
         """
         check_scope(scope)
         if limit is not None:
@@ -157,6 +158,9 @@ class ControlsClient:
 
         def limited(now: notes.Controls) -> notes.Controls:
             others = {name: other for name, other in now.limits.items() if name != scope}
+            if limit is not None and len(others) >= MAX_FLEET_LIMITS:
+                problem = f"the store already has {len(others):,} limits that were set at run time, the maximum"
+                raise InvalidTask("scope", f"{problem}: remove some, or declare a limit by key in the code")
             return replace(now, limits=others if limit is None else {**others, scope: replace(limit, key=None)})
 
         control = await notes.change(self._engine, notes.CONTROL, notes.Controls, limited)

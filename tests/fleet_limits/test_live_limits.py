@@ -4,9 +4,14 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
+from msgspec.structs import replace
 
 import qo
+from qo import notes
 from qo.client import Client
+from qo.controls import MAX_FLEET_LIMITS
+from qo.errors import InvalidTask
 from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.known_limit import repair_limits
 from qo.fleet_limits.limit_state import Holder, LimitState
@@ -163,3 +168,14 @@ async def test_the_groups_with_most_waiting_and_running_tasks_are_shown(client: 
     assert (len(status.groups), status.group_count) == (MAX_GROUPS, 3 * MAX_GROUPS + 1)
     busiest = [(group.name, group.waiting, group.running) for group in status.groups[:3]]
     assert busiest == [("customer_id=1000", 1, 0), ("customer_id=99", 0, 2), ("customer_id=0", 0, 1)]
+
+
+async def test_a_store_has_a_maximum_number_of_live_limits(client: Client) -> None:
+    full = {f"key:customer={number}": Limit(concurrency=1) for number in range(MAX_FLEET_LIMITS)}
+    await notes.change(client.engine, notes.CONTROL, notes.Controls, lambda now: replace(now, limits=full))
+    with pytest.raises(InvalidTask, match="already has 1,000 limits"):
+        await client.controls.limit_fleet("key:customer=new", Limit(concurrency=1))
+    changed = await client.controls.limit_fleet("key:customer=7", Limit(concurrency=2))
+    assert (len(changed.limits), changed.limits["key:customer=7"].concurrency) == (MAX_FLEET_LIMITS, 2)
+    await client.controls.limit_fleet("key:customer=8", None)
+    assert "key:customer=new" in (await client.controls.limit_fleet("key:customer=new", Limit(rate=1))).limits
