@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from qo.client import Client
-from qo.engine import Engine, Note
+from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
-from qo.model import ClaimRequest, Status, Task
+from qo.model import ClaimRequest, Note, Status, Task
 from qo.notes import CONTROL, Controls
 from qo.rate_limits import TokenBucket
 from qo.tasks import Handler, Registry, make_handler, make_options
