@@ -25,7 +25,7 @@ from qo.old_tokens import OLD_TOKENS, discard_old_tokens
 from qo.stats import add_up, read_stats
 from qo.web.callers import Scope
 from qo.web.http.tokens import Tokens, create_token, read_tokens
-from qo.worker.registration import Registration
+from qo.worker.registration import Registration, WorkerStatus
 from qo.worker.settings import WorkerSettings
 from tests.dashboard.zero_store import Place, Store
 from tests.servers.process import KEYS
@@ -33,6 +33,7 @@ from tests.servers.process import KEYS
 LAYOUTS = ["tasks", "one", "sqlite"]  # in which a producer reads what it submits
 LESSER: list[Role] = [role for role in ROLES if role != "admin"]
 LARGE = "x" * (PAYLOAD_LIMIT + 1)
+IDLE = WorkerStatus(running=(), waiting=0, held=0, leases=0, free_slots=1, is_stopping=False)
 pytestmark = pytest.mark.usefixtures("_keys")
 
 
@@ -95,7 +96,7 @@ async def test_each_role_can_do_its_work(place: Place) -> None:
         async with qo.connect(place.url) as client:
             registration = Registration(client.engine, WorkerSettings(id="w"), ("work",), system_clock)
             await registration.make_types_known()
-            await registration.announce([], waiting=0)
+            await registration.announce(IDLE)
             await client.controls.in_force()
             tasks = await client.dequeue("work", batch_size=2)
             assert {task.id for task in tasks} == {first.id, second.id}

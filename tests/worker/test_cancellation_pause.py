@@ -13,7 +13,7 @@ from qo.model import Change, ClaimRequest, Task
 from qo.tasks import HandlerOptions, make_handler
 from qo.testing import ManualClock
 from qo.worker.callbacks import CallbackThread
-from qo.worker.cancellation import CancellationWatch
+from qo.worker.lease_keeper import CancellationWatch
 from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns
 

@@ -33,10 +33,9 @@ from qo.monitor import Monitor
 from qo.safe_text import clean, hide_password
 from qo.tasks import Registry
 from qo.worker import Watchdog, Worker, WorkerCancelled
-from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, end_process
+from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, WorkerHeartbeat, end_process
 from qo.worker.run_table import RunTable
-from qo.worker.store_calls import abandon, ended
-from qo.worker.watchdog import WorkerHeartbeat
+from qo.worker.waits import abandon, ended
 
 _DEFAULT_ATTRIBUTE = "app"
 

@@ -3,19 +3,16 @@
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from functools import partial
 
 from msgspec.structs import replace
 
-from qo.clock import Clock, iso
+from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.fleet_limits.admission import AT_ONCE, Admission
 from qo.fleet_limits.limit_gate import LimitGate
-from qo.handled_types import find_unhandled
-from qo.model import FILLS_RESULTS, MAX_NAMES, ClaimRequest, Filter, PendingKind, Status, Task, release
-from qo.pending_counts import count_pending
+from qo.model import MAX_NAMES, ClaimRequest, Status, Task, release
 from qo.transitions import log_stopped
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
@@ -25,13 +22,11 @@ from qo.worker.run import HANDED_BACK, Run, RunOutcome
 from qo.worker.run_table import LeasedRuns
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
-from qo.worker.shutdown import StopSignal
-from qo.worker.store_calls import StoreCalls, idle_interval
-from qo.worker.unknown_types import UnknownTypes
+from qo.worker.shutdown import DrainCheck
+from qo.worker.waits import StopSignal, StoreCalls, idle_interval
 
 log = logging.getLogger("qo.worker")
 _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL = 1.0, 60.0  # seconds between two claims of an idle worker that is not notified
-_MAX_LEFT_READ = 100  # tasks of one type that are read to report why a drain leaves them
 _STILL_RUNNING_DELAY = 2.0  # seconds before a task is due again if its earlier attempt still runs in this worker
 
 
@@ -49,7 +44,7 @@ class ClaimLoop:
         settler: Settler,
         lease_keeper: LeaseKeeper,
         gate: LimitGate,
-        drain: "DrainCheck",
+        drain: DrainCheck,
         calls: StoreCalls,
         signal: StopSignal,
         clock: Clock,
@@ -264,73 +259,3 @@ class ClaimLoop:
         else:
             log.info("drained: the queue is empty")
         self._signal.stop()
-
-
-class DrainCheck:
-    """Decides when a draining worker is done, and describes the tasks it leaves."""
-
-    def __init__(
-        self, engine: Engine, scope: ClaimScope, unknown_types: UnknownTypes, clock: Clock, settings: WorkerSettings
-    ) -> None:
-        self._engine, self._scope, self._unknown_types = engine, scope, unknown_types
-        self._clock, self._shards, self._capabilities = clock, settings.shards, settings.capabilities
-
-    async def has_more_to_fail(self) -> bool:
-        """Check for tasks of unknown types, and return True if the worker is about to fail some of them."""
-        return await self._unknown_types.has_more_to_fail()
-
-    async def waits_for_limits(self, gate: LimitGate) -> bool:
-        """Whether tasks of this worker are waiting for a fleet limit."""
-        if gate.has_delayed:
-            return True
-        if not gate.is_blocking:
-            return False
-        ready = Filter(
-            types=self._scope.types, queues=self._scope.queues, statuses=(Status.PENDING,), pending=(PendingKind.READY,)
-        )
-        return bool(await self._engine.find_without_values(replace(ready, shards=self._shards), limit=1))
-
-    async def is_over(self, request: ClaimRequest) -> bool:
-        """Whether nothing is left to wait for after a claim for `request` returned no task.
-
-        The worker waits for pending retries, for tasks with expired leases, and for tasks of types that `request` omits
-        because they are out of tokens.
-        """
-        ours = Filter(types=request.types, queues=request.queues, shards=self._shards)
-        if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
-            return False
-        if await self._engine.find(replace(ours, expired_for=0.0), limit=1):
-            return False
-        limited = tuple(set(self._scope.types) - set(request.types))
-        waiting = replace(ours, types=limited, statuses=(Status.PENDING,))
-        return not limited or not await self._engine.find(waiting, limit=1)
-
-    async def _why_pending(self, queue: str, type: str, kind: PendingKind) -> str:
-        """Why the worker left pending tasks of this kind that it has a handler for."""
-        where = Filter(statuses=(Status.PENDING,), pending=(kind,), queues=(queue,), types=(type,))
-        found = await self._engine.find_without_values(where, limit=_MAX_LEFT_READ)
-        if kind is PendingKind.BLOCKED:
-            return "waiting for other tasks of their workflows"
-        if kind is not PendingKind.READY:
-            first = min((task.available_at for task in found), default=None)
-            at = "" if first is None or len(found) == _MAX_LEFT_READ else f", the first at {iso(first)}"
-            return f"{kind}{at}"
-        missing = {need for task in found for need in task.needs} - {FILLS_RESULTS, *self._capabilities}
-        return f"needs {', '.join(sorted(missing))}" if missing else "for other workers"
-
-    async def left(self) -> str:
-        """The tasks left in this worker's queues and the reasons, as text; empty if there are none."""
-        left: Counter[tuple[str, str]] = Counter()
-        counts = await self._engine.count()
-        unhandled = await find_unhandled(self._engine, self._clock(), counts=counts)
-        for lane, number in counts.items():
-            if number > 0 and lane.status is Status.RUNNING and self._scope.serves(lane.queue):
-                left[lane.type, "running elsewhere"] += number
-        pending = await count_pending(self._engine, counts, self._clock())
-        for (queue, type_), kinds in pending.by_lane.items():
-            if self._scope.serves(queue):
-                why = self._scope.why_not(queue, type_, is_handled=(queue, type_) not in unhandled)
-                for kind, number in kinds.items():
-                    if number:
-                        left[type_, why or await self._why_pending(queue, type_, kind)] += number
-        return ", ".join(f"{number} {type} ({why})" for (type, why), number in sorted(left.items()))

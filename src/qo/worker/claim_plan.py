@@ -1,6 +1,7 @@
-"""Builds a worker's claim requests: what it may claim, without types that are full or out of tokens."""
+"""Builds a worker's claim requests: what it may claim, how many tasks ahead, and for how long."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -8,12 +9,12 @@ from qo.clock import Clock
 from qo.ids import new_token
 from qo.model import ClaimRequest, Task
 from qo.worker.controls import ClaimScope
-from qo.worker.lease_keeper import LeaseLength
 from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns
 from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
 
+log = logging.getLogger("qo.worker")
 HORIZON, _MAX_HORIZON = 0.1, 1.0  # seconds of work to prefetch, at least and at most
 # On a store with slow writes one half of the tasks is claimed while the other half is settled, and each takes about as
 # long as a claim. A horizon of only two claims would lower the rate, which would shrink the next claim, and so on.
@@ -24,6 +25,9 @@ _OLD_RATE_WEIGHT = 0.5  # weight of the previous rate when the rate falls
 _RUN_TIME_WEIGHT = 0.2  # weight of the latest run in the average run time of its type
 _MIN_RUN_TIME = 1e-6  # seconds; avoids a division by zero
 _BUSY_PERIOD = 10.0  # seconds a worker counts as busy after a claim that returned tasks
+_CLAIM_FACTOR = 4  # a lease lasts this many claims, to receive the tasks and to renew their leases in time
+_MAX_LEASE = 60.0  # seconds; a slower store counts as unreachable
+_LEASE_DECAY = 0.98  # per claim; slow, because a claim that returns nothing is quick and does not predict the next one
 _OVERTAKEN_PERIOD = 30.0  # seconds for which a type is not prefetched after its tasks were overtaken
 
 
@@ -103,6 +107,34 @@ class OvertakenTypes:
             return False
         self._first_claim_at = now
         return True
+
+
+class LeaseLength:
+    """The length of a worker's leases: as configured, or longer if the store is slow.
+
+    A task starts only under a lease that has not expired, counted from the moment its claim was sent. If a claim took
+    longer than a lease, the worker would release every task.
+    """
+
+    def __init__(self, asked: float) -> None:
+        self.asked = self._needed = asked
+        self._has_warned = False
+
+    @property
+    def seconds(self) -> float:
+        return max(self.asked, self._needed)
+
+    def claimed(self, took: float) -> None:
+        """Adapt to a claim that took `took` seconds."""
+        self._needed = max(min(_MAX_LEASE, _CLAIM_FACTOR * took), _LEASE_DECAY * self._needed)
+        if self._needed > self.asked and took > self.asked / 2 and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "a claim takes %.1f s, too long for leases of %g s: using leases of %.1f s",
+                took,
+                self.asked,
+                self.seconds,
+            )
 
 
 class ClaimPlan:

@@ -20,9 +20,8 @@ from qo.tasks import Handler
 from qo.worker.run import HANDED_BACK, Run
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
-from qo.worker.shutdown import StopSignal
 from qo.worker.start_queue import StartQueue
-from qo.worker.store_calls import StoreCalls, idle_interval
+from qo.worker.waits import StopSignal, StoreCalls, idle_interval
 
 log = logging.getLogger("qo.worker")
 # All constants are in seconds.

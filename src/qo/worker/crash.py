@@ -34,7 +34,7 @@ from qo.model import (
 )
 from qo.tasks import Executor
 from qo.worker.run_table import RunEntry
-from qo.worker.store_calls import bounded
+from qo.worker.waits import bounded
 
 if TYPE_CHECKING:
     from qo.client import Client

@@ -5,26 +5,23 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from qo.clock import Clock, boot_clock, monotonic_clock
+from qo.errors import InvalidSetting
 from qo.hooks import Hooks, WorkerContext, is_reachable
 from qo.model import Task, lost_its_process
-from qo.tasks import Executor
+from qo.tasks import Executor, Handler, Registry
 from qo.worker import lifespan, loop_executor
 from qo.worker.lifespan import LifespanFailed
 from qo.worker.loop_executor import LoopExecutor
-from qo.worker.process_executor import ProcessExecutor
+from qo.worker.process_executor import ProcessExecutor, check_hooks, check_reachable
 from qo.worker.run import UNSTARTED, Run
 from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
-from qo.worker.store_calls import WorkerStuck
 from qo.worker.thread_executor import ThreadExecutor
+from qo.worker.waits import WorkerStuck
 
 log = logging.getLogger("qo.worker")
 MAX_ABANDONED = 100  # threads; a worker that abandoned more must be restarted
-
-
-class WorkerCancelled(WorkerStuck):
-    """A handler cancelled tasks of the worker's own event loop."""
 
 
 class Executors:
@@ -200,6 +197,21 @@ class Executors:
         """The kind of executor. A task whose last attempt may have killed its process runs in a child process."""
         suspect = lost_its_process(run.task) and is_reachable(run.handler.function) and self._hooks.are_reachable
         return Executor.PROCESS if suspect else run.handler.options.executor
+
+
+def handlers_of(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
+    """The handlers of a worker with these settings, by type. Raises InvalidSetting if its executors cannot run them."""
+    handlers = {handler.type: handler for handler in registry}
+    missing = [type for type in settings.types if type not in handlers]
+    if missing:
+        raise InvalidSetting(f"no handler for {', '.join(missing)}; handlers exist for: {', '.join(sorted(handlers))}")
+    if settings.types:
+        handlers = {type: handlers[type] for type in settings.types}
+    for handler in handlers.values():
+        if handler.options.executor is Executor.PROCESS:
+            check_reachable(handler)
+            check_hooks(registry.hooks)
+    return handlers
 
 
 def _join(executors: Iterable[LoopExecutor | ThreadExecutor], until: float) -> None:

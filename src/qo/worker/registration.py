@@ -7,10 +7,11 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from qo import notes
@@ -23,11 +24,22 @@ from qo.schedules.schedule import Schedule, ScheduleNote
 from qo.schedules.schedule_notes import change_schedule, read_schedules
 from qo.tasks import Registry
 from qo.worker.settings import WorkerSettings
-from qo.worker.store_calls import StoreCalls
+from qo.worker.waits import StoreCalls
 
 MAX_TASKS_SHOWN = 100
 log = logging.getLogger("qo.schedules")
 _RETRY_INTERVAL = 60.0  # seconds until a definition that was skipped is declared again
+
+
+class WorkerStatus(Struct, frozen=True, kw_only=True):
+    """The current state of a worker."""
+
+    running: tuple[str, ...]  # ids of the tasks whose handlers run, whether or not their leases are still held
+    waiting: int  # claimed tasks that have not started
+    held: int  # claimed tasks whose outcome is not stored or whose handler has not ended
+    leases: int  # of the held tasks, those whose lease is not known to be lost
+    free_slots: int  # slots that no executor has taken for a task
+    is_stopping: bool
 
 
 class Registration:
@@ -42,8 +54,8 @@ class Registration:
         self.completed = self.failed = 0
         self._writing, self._has_left = asyncio.Lock(), False
 
-    async def announce(self, current: Sequence[str], *, waiting: int) -> None:
-        """Write the note. `current` are the running tasks; `waiting` counts claimed ones that have not started."""
+    async def announce(self, status: WorkerStatus) -> None:
+        """Write the note."""
         if self._started_at is None:
             self._started_at = self._clock()
         note = notes.WorkerNote(
@@ -56,9 +68,9 @@ class Registration:
             capabilities=self._settings.capabilities,
             shards=self._settings.shards,
             capacity=self._settings.concurrency,
-            current_load=len(current),
-            current_tasks=tuple(current[:MAX_TASKS_SHOWN]),
-            waiting=waiting,
+            current_load=len(status.running),
+            current_tasks=status.running[:MAX_TASKS_SHOWN],
+            waiting=status.waiting,
             tasks_completed=self.completed,
             tasks_failed=self.failed,
             host=self.host,

@@ -1,17 +1,16 @@
-"""Runs waiting for a slot, in rank order across all executors, and the slots of running ones."""
+"""The slots of a worker, for which runs wait in rank order across all executors."""
 
-import heapq
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
-from itertools import count
 from typing import Protocol
 
 from qo.clock import Clock, boot_clock
-from qo.model import Task, effective_rank
+from qo.model import Task
 from qo.transitions import log_started
 from qo.worker.run import Run
 from qo.worker.run_table import RunTable
+from qo.worker.start_order import StartOrder
 
 
 class Puller(Protocol):
@@ -27,9 +26,8 @@ class Puller(Protocol):
 class StartQueue:
     """Only the first run may start, and only its own executor may take it.
 
-    A claim limits the number of tasks, in total and for some types, so the store may hold tasks that rank before some
-    waiting runs. The barrier is the rank up to which the last claim took everything. Runs behind it do not start
-    until another claim was answered (`needs_claim`).
+    A run behind the barrier of the last claim (`start_order.py`) does not start until another claim was answered
+    (`needs_claim`).
 
     A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the handler
     and can still refuse the start: after a pause (the queue is closed, or the run was recalled), or if the lease has
@@ -41,11 +39,9 @@ class StartQueue:
         self._slots = self._free = slots
         self._clock, self._table = clock, table
         self._lock = threading.Lock()
-        self._numbers = count()
-        self._waiting: list[tuple[float, int, Run]] = []  # a heap
+        self._order = StartOrder()  # the waiting runs
         self._taken: set[Run] = set()
         self._refused: deque[Run] = deque()
-        self._barrier = float("inf")  # the rank up to which the last claim took every task
         self._closed = False
         self._idle_since: float | None = clock()  # None while a run waits or runs
         self._idle_time = 0.0  # seconds, without those since `_idle_since`
@@ -63,38 +59,15 @@ class StartQueue:
         The store may hold more tasks of the types in `cut`, and more of every type if `is_full`. `others` are tasks of
         the claim that do not wait here: they go back, or have their own start time.
         """
-        entries = []
-        reached = float("-inf")
-        for run in runs:
-            reached = max(reached, _rank(run.task))
-            entries.append((reached, next(self._numbers), run))
-        taken = dict[str, float]()  # the last rank of the others, by type
-        for task in others:
-            taken[task.type] = max(_rank(task), taken.get(task.type, float("-inf")))
         with self._lock:
-            self._keep_turns(entries)
-            self._waiting.extend(entries)
-            heapq.heapify(self._waiting)
+            self._order.add(runs, cut=cut, is_full=is_full, others=others)
             self._track_idle_time()
-            last = max([reached, *taken.values()]) if is_full else float("inf")
-            self._barrier = min([last, *(max(self._last_rank(type), taken.get(type, float("-inf"))) for type in cut)])
         self.dispatch()
-
-    def _keep_turns(self, entries: Collection[tuple[float, int, Run]]) -> None:
-        """Let runs whose groups have their turn start before later ones of their type, regardless of rank."""
-        lowest: dict[str, float] = {}
-        for rank, _, run in entries:
-            if run.handler.options.fair_by is not None:
-                lowest[run.task.type] = min(rank, lowest.get(run.task.type, rank))
-        if lowest:
-            self._waiting = [
-                (min(rank, lowest.get(run.task.type, rank)), number, run) for rank, number, run in self._waiting
-            ]
 
     def put_first(self, run: Run) -> None:
         """Add a run that a claim returned earlier and whose time to start has come."""
         with self._lock:
-            heapq.heappush(self._waiting, (float("-inf"), next(self._numbers), run))
+            self._order.add_first(run)
             self._track_idle_time()
         self.dispatch()
 
@@ -112,7 +85,7 @@ class StartQueue:
     def lift_barrier(self) -> None:
         """Let all waiting runs start, because no claim can return a task that ranks before them."""
         with self._lock:
-            self._barrier = float("inf")
+            self._order.lift_barrier()
         self.dispatch()
 
     def dispatch(self) -> None:
@@ -124,7 +97,7 @@ class StartQueue:
     def redirect(self, old: Puller, new: Puller) -> None:
         """Reassign the waiting runs of one executor to another."""
         with self._lock:
-            for _, _, run in self._waiting:
+            for run in self._order:
                 if run.executor is old:
                     run.executor = new
 
@@ -146,15 +119,13 @@ class StartQueue:
         self, which: Callable[[Run], bool] | None = None, *, received_before: float = float("inf")
     ) -> list[Run]:
         """Remove and return the waiting runs for which `which` is true and that arrived before `received_before`."""
-        if not self._waiting:
+        if not self._order:
             return []
         with self._lock:
-            waiting = [run for _, _, run in self._waiting if run.received < received_before]
+            waiting = [run for run in self._order if run.received < received_before]
             back = waiting if which is None else list(filter(which, waiting))
             if back:
-                gone = set(back)
-                self._waiting = [entry for entry in self._waiting if entry[2] not in gone]
-                heapq.heapify(self._waiting)
+                self._order.remove(back)
                 self._track_idle_time()
         return back
 
@@ -184,7 +155,7 @@ class StartQueue:
     def waiting(self) -> Counter[str]:
         """The number of waiting runs by type."""
         with self._lock:
-            return Counter(run.task.type for _, _, run in self._waiting)
+            return Counter(run.task.type for run in self._order)
 
     def running(self) -> list[Run]:
         """The runs whose handlers run, whether or not their leases are still held."""
@@ -193,7 +164,7 @@ class StartQueue:
     @property
     def free(self) -> int:
         """Free slots for which no run waits."""
-        return max(0, self._free - len(self._waiting))
+        return max(0, self._free - len(self._order))
 
     def busy_time(self) -> float:
         """A clock that stands still while no run waits or runs."""
@@ -210,7 +181,7 @@ class StartQueue:
                 self._release(ended)
             run, barred = self._first(), self._needs_claim()
             if run is not None and run.executor is puller:
-                heapq.heappop(self._waiting)
+                self._order.pop()
                 self._free -= 1
                 self._taken.add(run)
                 return run
@@ -262,7 +233,7 @@ class StartQueue:
 
     def _track_idle_time(self) -> None:
         """Call when runs have come or gone. The caller holds the lock."""
-        is_idle = not self._waiting and not self._taken
+        is_idle = not self._order and not self._taken
         if is_idle and self._idle_since is None:
             self._idle_since = self._clock()
         elif not is_idle and self._idle_since is not None:
@@ -276,38 +247,16 @@ class StartQueue:
 
     def _first(self) -> Run | None:
         """The run that may start now, if any. The caller holds the lock."""
-        if self._free <= 0 or self._closed or not self._waiting:
-            return None
-        rank, _, run = self._waiting[0]
-        return None if rank > self._barrier and self._is_barred() else run
+        return None if self._free <= 0 or self._closed else self._order.first()
 
     def _needs_claim(self) -> bool:
-        return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier and self._is_barred()
-
-    def _is_barred(self) -> bool:
-        """Whether the store may hold a task that goes before the first waiting run. Turns go before ranks."""
-        rank, _, run = self._waiting[0]
-        return rank > self._barrier and run.handler.options.fair_by is None
-
-    def _last_rank(self, type: str) -> float:
-        """The last rank of the waiting runs of this type; -inf if there are none:
-
-        the store may hold a task that ranks before any.
-        """
-        return max((rank for rank, _, run in self._waiting if run.task.type == type), default=float("-inf"))
+        return self._free > 0 and self._order.is_barred()
 
     def is_next(self, puller: Puller) -> bool:
         """Whether the first waiting run is for `puller`. Reads without the lock, so the answer is only a hint."""
-        try:
-            return self._waiting[0][2].executor is puller
-        except IndexError:
-            return False
+        run = self._order.peek()
+        return run is not None and run.executor is puller
 
     def __len__(self) -> int:
         """The number of waiting runs."""
-        return len(self._waiting)
-
-
-def _rank(task: Task) -> float:
-    """The rank with which a claim returned a task."""
-    return effective_rank(task.rank, task.due_at, task.updated_at)
+        return len(self._order)

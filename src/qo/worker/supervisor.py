@@ -7,12 +7,9 @@ pipe and, on Linux, by the kernel; they release their tasks and exit.
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
-import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,15 +27,15 @@ from qo.worker.process_exit import (
     FINISHED,
     INTERRUPTED,
     INVALID,
+    KILL_DELAY,
     OUTDATED,
+    PIPE,
 )
-from qo.worker.store_calls import first
+from qo.worker.waits import first
 from qo.worker.worker_process import WorkerProcess
 
 log = logging.getLogger("qo.supervisor")
 
-PIPE = "QO_SUPERVISOR_PIPE"  # environment variable with the descriptor of the child's end of the pipe
-KILL_DELAY = 7.0  # seconds after the grace period; a child whose interpreter is not blocked exits earlier
 _ABORT_KILL_DELAY = 3.0  # seconds after the second signal
 _MAX_SILENCE = 1.0  # seconds without a heartbeat; the second signal kills a child that is silent for longer
 _LAST_REPORT_TIMEOUT = 3.0  # seconds for crash reports once all children have ended
@@ -46,7 +43,6 @@ _LAST_REPORT_TIMEOUT = 3.0  # seconds for crash reports once all children have e
 _MIN_RESTART_PAUSE, _MAX_RESTART_PAUSE = 0.2, 30.0  # seconds between a child's end and the next start
 _HEALTHY_UPTIME = 10.0  # seconds after which the back-off of a child starts anew
 _CLEAN_EXIT_CODES = (0, FINISHED, DRAINED, -signal.SIGTERM)  # SIGTERM: stopped before its handler was installed
-_PR_SET_PDEATHSIG = 1
 _POLL_INTERVAL = 0.5  # seconds between two scans for changed files
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
 _PARENT_VARIABLES = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings that children must not inherit
@@ -234,32 +230,6 @@ def _shell_code(code: int) -> int:
     if code == OUTDATED:
         return EXIT_STORAGE
     return 128 - code if code < 0 else code
-
-
-# --- in the child
-
-
-def is_supervised() -> bool:
-    return PIPE in os.environ
-
-
-def follow_parent(grace: float) -> None:
-    """Stop this child when the supervisor dies: as on SIGHUP, and by force after the grace period. Call it early.
-
-    It uses SIGHUP because kernel and pipe both report the death, and repeated SIGTERMs escalate to a forced end.
-    """
-    pipe = int(os.environ.pop(PIPE))  # subprocesses of handlers must not inherit it
-    os.set_inheritable(pipe, False)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
-
-    def watch() -> None:
-        os.read(pipe, 1)  # returns when the only writer, the supervisor, is gone
-        os.kill(os.getpid(), signal.SIGHUP)
-        threading.Event().wait(grace + KILL_DELAY)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="qo-parent", daemon=True).start()
 
 
 # --- changed files

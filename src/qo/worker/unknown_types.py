@@ -17,7 +17,7 @@ from qo.store_time import StoreTime
 from qo.transitions import Transitions
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.registration import Registration
-from qo.worker.store_calls import StoreCalls, idle_interval
+from qo.worker.waits import StoreCalls, idle_interval
 
 log = logging.getLogger("qo.worker")
 _WARNING_INTERVAL = 60.0  # seconds

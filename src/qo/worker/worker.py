@@ -5,55 +5,35 @@ the controls and the registration. `shutdown.py` ends it.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
-
-from msgspec import Struct
 
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
-from qo.errors import InvalidSetting
 from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.store_time import StoreTime
-from qo.tasks import Executor, Handler, Registry
+from qo.tasks import Registry
 from qo.worker.callbacks import CallbackThread
-from qo.worker.cancellation import CancellationWatch
-from qo.worker.claim_loop import ClaimLoop, DrainCheck
+from qo.worker.claim_loop import ClaimLoop
 from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
-from qo.worker.executors import Executors, WorkerCancelled
-from qo.worker.lease_keeper import LeaseKeeper
+from qo.worker.executors import Executors, handlers_of
+from qo.worker.lease_keeper import CancellationWatch, LeaseKeeper
 from qo.worker.log_capture import CAPTURE
-from qo.worker.process_executor import check_hooks, check_reachable
 from qo.worker.process_exit import confined
-from qo.worker.registration import DeclaredSchedules, Registration
+from qo.worker.registration import DeclaredSchedules, Registration, WorkerStatus
 from qo.worker.run import Run
 from qo.worker.run_table import LeasedRuns, RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
-from qo.worker.shutdown import Shutdown, StopSignal
-from qo.worker.store_calls import StoreCalls, abandon, bounded, ended, idle_interval
+from qo.worker.shutdown import DrainCheck, Shutdown
 from qo.worker.unknown_types import UnknownTypes
+from qo.worker.waits import CANCEL_TIMEOUT, StopSignal, StoreCalls, bounded, idle_interval, in_background, unless_failed
 
 log = logging.getLogger("qo.worker")
 
 _HEARTBEAT_INTERVAL = 0.5  # seconds, in the event loop
 _LAST_CLAIM_TIMEOUT = 2.0  # seconds for a claim in progress when the worker is stopped
-_CANCEL_TIMEOUT = 0.5  # seconds for cancelled background tasks to end
-
-
-class WorkerStatus(Struct, frozen=True, kw_only=True):
-    """The current state of a worker."""
-
-    running: tuple[str, ...]  # ids of the tasks whose handlers run, whether or not their leases are still held
-    waiting: int  # claimed tasks that have not started
-    held: int  # claimed tasks whose outcome is not stored or whose handler has not ended
-    leases: int  # of the held tasks, those whose lease is not known to be lost
-    free_slots: int  # slots that no executor has taken for a task
-    is_stopping: bool
 
 
 class Worker:
@@ -70,7 +50,7 @@ class Worker:
         engine, transitions = client.engine, client.transitions
         self._registry, self._clock = registry, clock
         self._settings = settings = settings or WorkerSettings()
-        self._handlers = _handlers(registry, settings)
+        self._handlers = handlers_of(registry, settings)
         self.alive_at = clock()  # updated by the worker's event loop; the watchdog checks it
 
         self._leased_runs = LeasedRuns(table)
@@ -213,7 +193,7 @@ class Worker:
 
     def refresh(self) -> None:
         """Apply changes of the registry."""
-        handlers = _handlers(self._registry, self._settings)
+        handlers = handlers_of(self._registry, self._settings)
         self._handlers.clear()
         self._handlers.update(handlers)
         self._registration.set_types(tuple(handlers))
@@ -257,7 +237,7 @@ class Worker:
             await self._signal.limit(self._calls.attempt(self._registration.clear_drain_request), 0.0)
             await self._signal.limit(self._calls.attempt(self._declare_limits), 0.0)
         keeper = self._lease_keeper
-        background = _background(
+        work = in_background(
             self._settler.run(),
             keeper.renew(),
             keeper.report_started(),
@@ -271,11 +251,11 @@ class Worker:
             self._callbacks.watch(),
             self._cancellation.run(),
         )
-        async with background as failed:
-            await _unless_failed(self._signal.limit(self._claim_loop.run(), _LAST_CLAIM_TIMEOUT), failed)
+        async with work as tasks:
+            await unless_failed(self._signal.limit(self._claim_loop.run(), _LAST_CLAIM_TIMEOUT), tasks)
             self._callbacks.worker("worker_stopping")
-            await _unless_failed(self._shutdown.finish(), failed)
-            await bounded(self._gate.close(), _CANCEL_TIMEOUT)
+            await unless_failed(self._shutdown.finish(), tasks)
+            await bounded(self._gate.close(), CANCEL_TIMEOUT)
 
     def _settled(self, runs: list[Run]) -> None:
         self._gate.ended([run.task for run in runs])
@@ -303,54 +283,9 @@ class Worker:
 
     async def _write_registration(self) -> None:
         await self._store_time.update()
-        status = self.status
-        await self._registration.announce(status.running, waiting=status.waiting)
+        await self._registration.announce(self.status)
 
     async def _heartbeat(self) -> None:
         while True:
             self.alive_at = self._clock()
             await asyncio.sleep(_HEARTBEAT_INTERVAL)
-
-
-def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
-    handlers = {handler.type: handler for handler in registry}
-    missing = [type for type in settings.types if type not in handlers]
-    if missing:
-        raise InvalidSetting(f"no handler for {', '.join(missing)}; handlers exist for: {', '.join(sorted(handlers))}")
-    if settings.types:
-        handlers = {type: handlers[type] for type in settings.types}
-    for handler in handlers.values():
-        if handler.options.executor is Executor.PROCESS:
-            check_reachable(handler)
-            check_hooks(registry.hooks)
-    return handlers
-
-
-@contextlib.asynccontextmanager
-async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run `work` in tasks that are cancelled when the block ends."""
-    tasks = [asyncio.create_task(each) for each in work]
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await ended(tasks, _CANCEL_TIMEOUT)
-        abandon(tasks)
-
-
-async def _unless_failed(main: Coroutine[Any, Any, None], background: list[asyncio.Task[None]]) -> None:
-    """Run `main` to completion, unless a background task ends first. Raises what that task raised."""
-    running = asyncio.create_task(main)
-    try:
-        await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not running.done():
-            running.cancel()
-            await ended([running], _CANCEL_TIMEOUT)
-        abandon([running])
-    for task in [*background, running]:
-        if task.done() and task.cancelled():
-            raise WorkerCancelled("a background task of the worker was cancelled; restart the worker")
-        if task.done():
-            task.result()

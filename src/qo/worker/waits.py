@@ -1,13 +1,15 @@
-"""Calls of a store that may be slow, unreachable or frozen: back-off, idle intervals and bounded waits.
+"""How a worker waits: for its store, which may be slow, unreachable or frozen, for a stop, and for background tasks.
+
+Every wait is bounded.
 
 `asyncio.timeout` does not suffice for a bounded wait. It waits until the cancelled call has ended, and a driver may
 wait for the server's answer to the cancellation.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
 from typing import Any
 
 from qo.backoff import Backoff
@@ -15,11 +17,19 @@ from qo.errors import NewerFormat, QoError, StorageError
 
 log = logging.getLogger("qo.worker")
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 5.0  # seconds between attempts while the store is unreachable
+CANCEL_TIMEOUT = 0.5  # seconds for cancelled background tasks to end
 _DURATION_FACTOR = 2400  # an idle worker waits this many times the duration of the last call
 
 
 class WorkerStuck(QoError):
     """The worker cannot continue: its store does not answer, or its handlers block too many threads."""
+
+
+class WorkerCancelled(WorkerStuck):
+    """A handler cancelled tasks of the worker's own event loop."""
+
+
+# --- for the store
 
 
 class StoreCalls:
@@ -44,7 +54,7 @@ class StoreCalls:
         log.warning("the store is unreachable; retrying in %.1f s: %s", pause, error)
         await asyncio.sleep(pause)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def answered(self, what: str) -> AsyncIterator[None]:
         """Raise WorkerStuck if the calls in the block take longer than `stuck_after`."""
         try:
@@ -64,6 +74,9 @@ def idle_interval(took: float, shortest: float, longest: float) -> float:
     money. The measured duration tells them apart, so engines need not declare their cost.
     """
     return min(longest, max(shortest, _DURATION_FACTOR * took))
+
+
+# --- for anything, for a bounded time
 
 
 async def bounded(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
@@ -113,3 +126,85 @@ def abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
 def _ignore(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+# --- for a stop
+
+
+class StopSignal:
+    """The requests to stop and to abort.
+
+    `wake` is set with each of them, so that the claim loop sees it immediately.
+    """
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        self._wake = wake
+        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+
+    def abort(self) -> None:
+        self.stop()
+        self._aborting.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def is_aborting(self) -> bool:
+        return self._aborting.is_set()
+
+    async def aborted(self) -> None:
+        """Wait for an abort."""
+        await self._aborting.wait()
+
+    async def limit(self, work: Coroutine[Any, Any, None], timeout: float) -> None:
+        """Await `work`. After a stop wait at most `timeout` more seconds, after an abort not at all."""
+        working = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._wait_after_stop(timeout))
+        try:
+            await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            abandon([working, stopped])
+
+    async def _wait_after_stop(self, timeout: float) -> None:
+        await self._stopping.wait()
+        await bounded(self.aborted(), timeout)
+
+
+# --- background work
+
+
+@contextlib.asynccontextmanager
+async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Run `work` in tasks that are cancelled when the block ends."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await ended(tasks, CANCEL_TIMEOUT)
+        abandon(tasks)
+
+
+async def unless_failed(main: Coroutine[Any, Any, None], background: list[asyncio.Task[None]]) -> None:
+    """Run `main` to completion, unless a background task ends first. Raises what that task raised."""
+    running = asyncio.create_task(main)
+    try:
+        await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not running.done():
+            running.cancel()
+            await ended([running], CANCEL_TIMEOUT)
+        abandon([running])
+    for task in [*background, running]:
+        if task.done() and task.cancelled():
+            raise WorkerCancelled("a background task of the worker was cancelled; restart the worker")
+        if task.done():
+            task.result()
