@@ -20,7 +20,7 @@ from qo.testing.samples import claim_one, new, task_id
 from qo.web.callers import Scope
 from qo.web.http.byte_budget import RESPONSE_BYTES, ClaimSizes
 from qo.web.http.tokens import create_token
-from qo.web.remote.worker_registry import TimeLimits
+from qo.web.remote.worker_leases import TimeLimits
 from tests.web.serving import in_process, served
 
 SIZE = 256 * 1024

@@ -1,7 +1,8 @@
 """The audit trail: who did what to the queue, kept in the store."""
 
-from qo.audit.archive import PREFIX, AuditPage, AuditTrail, cli_user, compact_audit, read_audit
+from qo.audit.archive import PREFIX, AuditPage, compact_audit, read_audit
 from qo.audit.records import ActionOutcome, ActorKind, AuditRecord, new_record
+from qo.audit.trail import AuditTrail, cli_user
 
 __all__ = [
     "PREFIX",

@@ -37,7 +37,12 @@ from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, WorkerHeartbeat,
 from qo.worker.run_table import RunTable
 from qo.worker.waits import abandon, ended
 
+log = logging.getLogger("qo.worker")
 _DEFAULT_ATTRIBUTE = "app"
+_CLOSE_TIMEOUT = 1.0  # seconds for a monitor to give up its leadership, and for the store to close
+_AFTER_GRACE = 4.5  # seconds after the grace period; the supervisor kills the process 2.5 s later
+_AFTER_ABORT = 2.5  # seconds after the second signal
+_AFTER_WORK = 5.0  # seconds for the program's atexit functions
 
 
 def load_app(target: str, url: str | None, options: Mapping[str, str] | None = None) -> App:
@@ -101,13 +106,6 @@ def _as_app(found: Any, target: str) -> App:
     app = inner if isinstance(inner, App) else App()
     app.registry = registry
     return app
-
-
-log = logging.getLogger("qo.worker")
-_CLOSE_TIMEOUT = 1.0  # seconds for a monitor to give up its leadership, and for the store to close
-_AFTER_GRACE = 4.5  # seconds after the grace period; the supervisor kills the process 2.5 s later
-_AFTER_ABORT = 2.5  # seconds after the second signal
-_AFTER_WORK = 5.0  # seconds for the program's atexit functions
 
 
 def work(plan: Plan, table: RunTable) -> int:

@@ -130,7 +130,7 @@ def tree(nodes: Sequence[WorkflowNodeView]) -> Iterator[Text]:
     below: dict[int | None, list[WorkflowNodeView]] = {}
     for node in nodes:
         below.setdefault(node.parents[-1] if node.parents else None, []).append(node)
-    waiting = [(node, "", "") for node in reversed(below.get(None, []))]  # with its indents: its own, of its children
+    waiting = [(node, "", "") for node in reversed(below.get(None, []))]  # node, its indent, its children's indent
     while waiting:
         node, own, inner = waiting.pop()
         yield Text.assemble(own, *_line(node))

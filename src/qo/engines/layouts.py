@@ -80,7 +80,7 @@ async def stored_layout(url: str) -> str | None:
 
 
 def with_layout(url: str, layout: str) -> str:
-    """A URL that names no layout, with this one."""
+    """The URL with this layout added. It must not name one."""
     parts = urlsplit(url)
     return parts._replace(query=f"{parts.query}&layout={layout}" if parts.query else f"layout={layout}").geturl()
 

@@ -40,7 +40,7 @@ _STORE_ERRORS = tuple(kind for kind in GENERAL if not issubclass(kind, (apsw.Cor
 
 
 class PatchsetRefused(StorageError):
-    """A patchset does not fit to the rows of this database, or is damaged."""
+    """A patchset does not fit the rows of this database, or is damaged."""
 
 
 class ChangeRecorder:

@@ -158,7 +158,7 @@ class TableTransaction:
         self.ready.forget()
 
     def abandon(self) -> None:
-        """Clear what a whole transaction has taught. Lanes that it did not change need not be read again."""
+        """Clear what was read in a whole transaction. Lanes that it did not change need not be read again."""
         if self.thinned or self.has_changed_all:
             self.forget()
             return

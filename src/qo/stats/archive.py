@@ -41,6 +41,7 @@ from qo.stats.rows import (
     to_stored,
 )
 
+log = logging.getLogger("qo.stats")
 PREFIX: Final = "stats/"
 MERGED: Final = "merged"
 MINUTE: Final = 60
@@ -48,6 +49,10 @@ HOUR: Final = 3600
 RETENTION: Final = 7 * 24 * HOUR  # seconds statistics are kept
 _MERGE_AFTER = 300  # seconds after the end of an hour: by then every process has written what it counted
 _MAX_SINGLE_HOURS = 4  # up to this many hours are listed one by one, more in one listing
+_MIN_WRITE_INTERVAL, _MAX_WRITE_INTERVAL = 5.0, 30.0  # seconds
+_DURATION_FACTOR = 200  # the interval is this many times the duration of the last write, because slow writes cost money
+_LAST_WRITE_TIMEOUT = 2.0  # seconds for the write at the end
+_MAX_UNWRITTEN_HOURS = 2  # hours kept while the store is unreachable
 
 
 async def read_stats(engine: Engine, since: float, now: float) -> list[Interval]:
@@ -157,13 +162,6 @@ def _intervals(documents: dict[str, StatsDocument]) -> list[Interval]:
 
 def _names(merged: StatsDocument | None) -> frozenset[str]:
     return frozenset() if merged is None else merged.merged
-
-
-log = logging.getLogger("qo.stats")
-_MIN_WRITE_INTERVAL, _MAX_WRITE_INTERVAL = 5.0, 30.0  # seconds
-_DURATION_FACTOR = 200  # the interval is this many times the duration of the last write, because slow writes cost money
-_LAST_WRITE_TIMEOUT = 2.0  # seconds for the write at the end
-_MAX_UNWRITTEN_HOURS = 2  # hours kept while the store is unreachable
 
 
 class StatsRecorder:

@@ -1,5 +1,6 @@
-"""The contract of what a person does with a task: run it now, reschedule it, change its priority, replay it; and of the
-three kinds of pending tasks.
+"""The contract of the operations that users perform on tasks: run now, reschedule, change the priority and replay.
+
+And of the kinds of pending tasks.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random histories of workflows, checked against rules that are written down here once more, without the model.
+"""Random histories of workflows, checked against rules that are restated here, independently of the model.
 
 Several clients claim and settle the tasks of a random graph. Attempts fail, leases expire, tasks are cancelled and
 replayed, running tasks add others, and processes die between a settlement and what follows from it.

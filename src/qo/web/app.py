@@ -34,7 +34,7 @@ from qo.web.management.read import RetryCounts
 from qo.web.management.router import router as management_router
 from qo.web.oidc.routes import router as auth_router
 from qo.web.remote.routes import router as remote_router
-from qo.web.remote.worker_registry import TimeLimits
+from qo.web.remote.worker_leases import TimeLimits
 from qo.web.v1.events import Feed
 from qo.web.v1.router import router as v1_router
 
@@ -128,7 +128,7 @@ def create_app(
 
 @lru_cache(maxsize=8)
 def _routes(body_limit: int) -> Litestar:
-    """An application with all routes and no state. To register the routes takes Litestar 100 ms."""
+    """An application with all routes and no state. Registering the routes takes Litestar 100 ms."""
     return Litestar(
         route_handlers=routers(),
         request_class=StrictRequest,

@@ -1,7 +1,8 @@
 """Callers: who makes a request, and which part of the store it can see and change.
 
 The gate in `http/access.py` puts a `Caller` on every admitted connection. A token is one kind of caller. The scopes of
-a caller say what it can do, its limits where. Responses look as if nothing existed outside the limits.
+a caller determine what it can do, and its limits for which queues and types. Responses look as if nothing existed
+outside the limits.
 """
 
 from collections.abc import Collection, Sequence

@@ -23,6 +23,7 @@ from qo.engines.retry import retry
 from qo.errors import StorageError
 from qo.model import ID_PATTERN, Task, is_id
 
+log = logging.getLogger("qo.engines")
 Kind = Literal["payload", "result"]
 
 MARK = b"\x01qo\x01"
@@ -32,6 +33,10 @@ _FOLLOWER_NAME_LENGTH = 64  # digits: an id and 128 random bits
 _KEY = re.compile(
     rf"{DATA}([0-9a-f])/({ID_PATTERN})/(payload_(?:[0-9a-f]{{32}}){{1,2}}|result_[0-9a-f]{{32}})", re.ASCII
 )
+MAX_TRANSFERS = 16  # concurrent, because blobs are large
+Answer = TypeVar("Answer")
+MIN_ORPHAN_AGE = 3600.0  # seconds: a younger blob may belong to a write in progress
+_PAGE_SIZE = 500  # tasks
 
 
 def data_key(task_id: str, kind: Kind, name: str) -> str:
@@ -92,12 +97,6 @@ def value_of(stored: bytes) -> bytes:
     return stored.removeprefix(_LITERAL)
 
 
-log = logging.getLogger("qo.engines")
-MAX_TRANSFERS = 16  # concurrent, because blobs are large
-
-Answer = TypeVar("Answer")
-
-
 class BlobStore:
     """Stores values above `inline` bytes as blobs. Retries failed requests for at least `retry_timeout` seconds."""
 
@@ -151,10 +150,6 @@ async def leave_to_repair(cleanup: Awaitable[None]) -> None:
         await cleanup
     except StorageError as error:
         log.warning("an unused blob could not be removed and stays until the next repair: %s", error)
-
-
-MIN_ORPHAN_AGE = 3600.0  # seconds: a younger blob may belong to a write in progress
-_PAGE_SIZE = 500  # tasks
 
 
 async def remove_orphans(engine: Engine, blobs: BlobStore, clock: Clock, *, kept: Callable[[], Collection[str]]) -> int:

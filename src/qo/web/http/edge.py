@@ -22,10 +22,34 @@ from qo.web.http.request import (
 from qo.web.http.requests_in_flight import InFlight, RequestsInFlight
 from qo.web.http.settings import WebSettings
 
+log = logging.getLogger("qo.web")
 STREAM = "qo_stream"  # set in the scope of a request whose response has no end
 _UNAVAILABLE = 503
 _MAX_DRAINED = 64 * 1024 * 1024  # bytes read from a rejected upload before the connection is closed
 _MAX_DRAIN_TIME = 10.0  # seconds
+_REFUSED = 400
+_CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
+DASHBOARD = "/api/v1/dashboard/"  # an open page polls it
+PAGES = "/ui"  # a page consists of dozens of files
+BAD_REQUEST = 400
+QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds; logged at debug level
+_REPEATED_HEADER = (400, "a Host, Origin or Sec-Fetch header is repeated")
+_ALWAYS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+_UNLESS_SET = [
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
+_PREFLIGHT = [
+    (b"access-control-allow-methods", b"GET, POST, DELETE"),
+    (b"access-control-allow-headers", b"Authorization, Content-Type, Traceparent"),
+    (b"access-control-max-age", b"600"),
+]
 
 
 class UploadAborted(ClientException):
@@ -80,34 +104,6 @@ class RequestBody:
             self.is_aborted = True
             raise UploadAborted("the client disconnected before it had sent the whole body")
         return message
-
-
-log = logging.getLogger("qo.web")
-
-_REFUSED = 400
-_CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
-DASHBOARD = "/api/v1/dashboard/"  # an open page polls it
-PAGES = "/ui"  # a page consists of dozens of files
-BAD_REQUEST = 400
-QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds; logged at debug level
-
-_REPEATED_HEADER = (400, "a Host, Origin or Sec-Fetch header is repeated")
-_ALWAYS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-]
-_UNLESS_SET = [
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-]
-_PREFLIGHT = [
-    (b"access-control-allow-methods", b"GET, POST, DELETE"),
-    (b"access-control-allow-headers", b"Authorization, Content-Type, Traceparent"),
-    (b"access-control-max-age", b"600"),
-]
 
 
 class Edge:

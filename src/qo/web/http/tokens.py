@@ -21,10 +21,12 @@ from qo.notes import TOKENS
 from qo.old_tokens import refuse_old_tokens
 from qo.web.callers import AccessLimits, Caller, Scope
 
+log = logging.getLogger("qo.web")
 TOKEN_USES = f"{ADMIN_NOTES}token-uses"  # when each token was last used
 MAX_TOKENS = 1000  # one note holds all tokens, and every server keeps them in memory
 _MAX_LIMITS = 100  # queues, and types, of one token
 _PREFIX = "qo_"  # lets people and secret scanners recognise a leaked token
+WRITE_INTERVAL = 60.0  # seconds
 
 
 class Token(Struct, frozen=True, kw_only=True):
@@ -170,10 +172,6 @@ def is_live(caller: Caller, now: float) -> bool:
 
 def digest_of(secret: str) -> str:
     return sha256(secret.encode(errors="surrogatepass")).hexdigest()
-
-
-log = logging.getLogger("qo.web")
-WRITE_INTERVAL = 60.0  # seconds
 
 
 class TokenUses(Struct, frozen=True, kw_only=True):

@@ -1,17 +1,12 @@
-"""Validation of calls of the engine port, as strict as for producers, because the data reaches the same stores.
-
-Also determines which calls are actions on schedules.
-"""
+"""Validation of calls of the engine port, as strict as for producers, because the data reaches the same stores."""
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
 from qo import wire
-from qo.client import Client
-from qo.errors import DamagedNote, InvalidTask
+from qo.errors import InvalidTask
 from qo.ids import new_id
 from qo.model import (
     ADMIN_NOTES,
@@ -24,7 +19,6 @@ from qo.model import (
     Change,
     ClaimRequest,
     NewTask,
-    Note,
     Status,
     check_batch_id,
     check_cursor,
@@ -45,8 +39,6 @@ from qo.model import (
 )
 from qo.model.task import LATEST, LONGEST
 from qo.notes import WORKERS
-from qo.schedules.schedule import ScheduleNote
-from qo.schedules.schedule_notes import SCHEDULES, decode_schedule
 
 MAX_ITEMS = 10_000  # in a batch, a claim or a page
 _MAX_INTEGER = 2**31 - 1  # supported by every store
@@ -214,36 +206,3 @@ def check_prefix(prefix: str) -> str:
     if not _PREFIX.fullmatch(prefix) or ".." in prefix or prefix.startswith("/"):
         raise InvalidTask("prefix", f"{show(prefix)} is not the beginning of a note's name")
     return prefix
-
-
-def name_in(call: str, message: Any) -> str:
-    """The note of a schedule that a call changes; empty if it changes none."""
-    name: str = message.name if call == "write_note" else message if call == "drop_note" else ""
-    return name if name.startswith(SCHEDULES) else ""
-
-
-async def schedule_before(client: Client, name: str) -> ScheduleNote | None:
-    note = await client.engine.read_note(name)
-    return None if note is None else _decoded(note)
-
-
-def action_on(message: wire.WriteNote | str, before: ScheduleNote | None) -> str:
-    """The action of a call that writes or drops the note of a schedule; empty if it is none."""
-    if isinstance(message, str):
-        return "schedule.remove"
-    after = _decoded(Note(message.name, message.data, ""))
-    if after is None:
-        return "schedule.add"  # of something unreadable
-    if before is None or before.schedule != after.schedule:
-        return "schedule.add" if after.source == "api" else ""
-    if before.paused != after.paused:
-        return "schedule.pause" if after.paused else "schedule.resume"
-    by_hand = any(fire.by_hand and fire not in before.recent for fire in after.recent)
-    return "schedule.run" if by_hand else ""
-
-
-def _decoded(note: Note) -> ScheduleNote | None:
-    try:
-        return decode_schedule(note)
-    except DamagedNote:
-        return None

@@ -8,19 +8,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any
 
 from litestar import Request, Response, Router, post
 from litestar.exceptions import NotFoundException
-from msgspec import structs
 from msgspec.structs import replace
 
-from qo import notes, wire
+from qo import wire
 from qo.client import Client
 from qo.errors import (
     BadBatch,
     Conflict,
-    DamagedNote,
     InvalidSetting,
     InvalidTask,
     OutcomeUnknown,
@@ -32,16 +30,11 @@ from qo.model import (
     UNREADABLE,
     Change,
     ClaimRequest,
-    Guard,
-    Limit,
     NewTask,
-    Note,
-    Status,
     check_batch_id,
     check_id,
     check_number,
 )
-from qo.model.change import LEASED
 from qo.schedules.schedule_notes import SCHEDULES
 from qo.web.callers import Caller, Scope
 from qo.web.http.access import ENGINE
@@ -49,117 +42,8 @@ from qo.web.http.action_recorder import recorder_of
 from qo.web.http.byte_budget import BoundedPage, claim_within, find_within, get_within
 from qo.web.http.problems import STORE_AWAY, TOO_LARGE
 from qo.web.remote import checks
-from qo.web.remote.checks import action_on, name_in, schedule_before
+from qo.web.remote.engine_actions import actions_in, controls_before, schedule_action, schedule_before, schedule_note_in
 from qo.web.remote.response_cache import answers
-
-_VERBS = {
-    (Guard.UNFINISHED, Status.CANCELLED): "cancel",
-    (Guard.WAITING, Status.CANCELLED): "cancel",
-    (Guard.WAITING, Status.PENDING): "retry",
-    (Guard.NOT_DUE, Status.PENDING): "run-now",
-    (Guard.WAITING, Status.FAILED): "reject",  # a worker fails tasks of a type that no worker handles
-    (Guard.REPLAYABLE, Status.PENDING): "replay",
-    (Guard.FINISHED, Status.PENDING): "replay",
-    (Guard.ENDED, Status.ARCHIVED): "archive",
-}
-
-
-class PortAction(NamedTuple):
-    action: str
-    task_ids: list[str]  # those that were changed
-    number: int | None  # tasks
-    target: str = ""
-
-
-async def controls_before(client: Client, call: str, arguments: Any) -> notes.Controls | None:
-    """The controls before a call that may change them; None if the call does not."""
-    if (call == "write_note" and arguments.name == notes.CONTROL) or (
-        call == "drop_note" and arguments == notes.CONTROL
-    ):
-        return await _controls(client)
-    return None
-
-
-async def _controls(client: Client) -> notes.Controls:
-    try:
-        return await client.controls.read()
-    except DamagedNote:
-        return notes.Controls()
-
-
-def actions_in(call: str, arguments: Any, answer: Any, before: notes.Controls | None) -> list[PortAction]:
-    """The actions of a call. `answer` is None if the outcome is unknown."""
-    if call == "delete":
-        return _tasks("delete", arguments, answer)
-    if call == "apply":
-        return _changes(arguments, answer)
-    if before is not None:
-        after = notes.Controls() if call == "drop_note" else _written(arguments)
-        difference = controls_in_words(before, after)
-        return [PortAction("controls", [], None, difference)] if difference else []
-    return []
-
-
-def _changes(changes: list[Change], answer: list[bool] | None) -> list[PortAction]:
-    found: dict[str, list[int]] = {}
-    for at, change in enumerate(changes):
-        if change.guard not in LEASED:
-            found.setdefault(_verb(change), []).append(at)
-    return [
-        action
-        for verb, places in found.items()
-        for action in _tasks(
-            verb, [changes[at].id for at in places], None if answer is None else [answer[at] for at in places]
-        )
-    ]
-
-
-def _verb(change: Change) -> str:
-    if change.priority is not None:
-        return "priority"
-    if change.run_at is not None:
-        return "reschedule"
-    return _VERBS.get((change.guard, change.to), f"make {change.to}")
-
-
-def _tasks(verb: str, ids: list[str], answer: list[bool] | None) -> list[PortAction]:
-    if answer is None:
-        return [PortAction(verb, ids, None)] if ids else []
-    changed = [each for each, done in zip(ids, answer, strict=True) if done]
-    return [PortAction(verb, changed, len(changed))] if changed else []
-
-
-def _written(arguments: wire.WriteNote) -> notes.Controls:
-    try:
-        return notes.decode(Note(arguments.name, arguments.data, ""), notes.Controls)
-    except DamagedNote:
-        return notes.Controls()
-
-
-def controls_in_words(before: notes.Controls, after: notes.Controls) -> str:
-    """The differences as text; empty if only a drained worker removed itself."""
-    if structs.replace(before, draining=after.draining) == after and after.draining <= before.draining:
-        return ""
-    return ", ".join(
-        f"{name} {_shown(getattr(before, name))} to {_shown(getattr(after, name))}"
-        for name in notes.Controls.__struct_fields__
-        if getattr(before, name) != getattr(after, name)
-    )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, frozenset):
-        return " ".join(sorted(value)) or "none"
-    if isinstance(value, dict):
-        return " ".join(f"{name}={_limit_text(limit)}" for name, limit in sorted(value.items())) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
-
-
-def _limit_text(limit: float | Limit) -> str:
-    if isinstance(limit, Limit):
-        return f"{limit.concurrency}/{limit.rate:g} in {limit.per:g} s"
-    return f"{limit:g}"
-
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = "1"  # seconds until a client should try again if the store is unreachable
@@ -291,7 +175,7 @@ async def _recorded(request: Request[Any, Any, Any], call: str, arguments: Any) 
     """Run a call, and record it in the audit trail if it is an action."""
     client: Client = request.app.state.client
     recorder, before = recorder_of(request.app.state), await controls_before(client, call, arguments)
-    schedule = name_in(call, arguments)
+    schedule = schedule_note_in(call, arguments)
     schedule_was = await schedule_before(client, checks.check_note(schedule)) if schedule else None
     try:
         answer = await CALLS[call](client, arguments)
@@ -301,7 +185,7 @@ async def _recorded(request: Request[Any, Any, Any], call: str, arguments: Any) 
         raise
     for action in actions_in(call, arguments, answer, before):
         await recorder.record(request.scope, **action._asdict())
-    if schedule and (verb := action_on(arguments, schedule_was)):
+    if schedule and (verb := schedule_action(arguments, schedule_was)):
         await recorder.record(request.scope, verb, target=f"schedule {schedule.removeprefix(SCHEDULES)}")
     return answer
 

@@ -25,7 +25,8 @@ from qo.web.remote.engine import engine_router
 from qo.web.remote.polling import TaskPolling, lease_of, polled_task
 from qo.web.remote.response_cache import answers
 from qo.web.remote.results import record, results_of
-from qo.web.remote.worker_registry import TimeLimits, WorkerRegistry, beat
+from qo.web.remote.worker_leases import TimeLimits, beat
+from qo.web.remote.worker_registry import WorkerRegistry
 
 BODY_LIMIT = 8 * 1024 * 1024  # bytes; results arrive in batches
 
