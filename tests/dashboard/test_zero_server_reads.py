@@ -13,7 +13,7 @@ import pytest_asyncio
 from qo.cli.rich_output import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.engines.object_per_task.finder import ROLLUP, FinishedRollup
+from qo.engines.object_per_task.counts import ROLLUP, FinishedRollup
 from qo.handled_types import find_unhandled, is_unhandled
 from qo.ids import new_id
 from qo.model import ANY, Filter, Status

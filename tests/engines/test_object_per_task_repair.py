@@ -7,7 +7,7 @@ import pytest
 
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.engines.object_per_task import IndexMode, ObjectPerTaskEngine, TasksOptions, finder
+from qo.engines.object_per_task import IndexMode, ObjectPerTaskEngine, TasksOptions, counts
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
@@ -141,15 +141,15 @@ def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
 
 
 async def test_a_flipped_bit_in_shared_counts_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finder, "_SHARED_COUNT_SIZE", 3)
+    monkeypatch.setattr(counts, "_SHARED_COUNT_SIZE", 3)
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     first = ObjectPerTaskEngine(bucket, clock=clock)
     await first.add([new(n) for n in range(3)])
     await first.apply([complete(task) for task in await claim(first)])
     assert sum((await ObjectPerTaskEngine(bucket, clock=clock).count()).values()) == 3
-    shared = await bucket.get(finder.ROLLUP)
+    shared = await bucket.get(counts.ROLLUP)
     assert shared is not None
     assert sum((await ObjectPerTaskEngine(bucket, clock=clock).count()).values()) == 3, "what was shared is used"
-    await bucket.put(finder.ROLLUP, shared.data.replace(b",3]", b",7]"), expected=ANY)
+    await bucket.put(counts.ROLLUP, shared.data.replace(b",3]", b",7]"), expected=ANY)
     assert sum((await ObjectPerTaskEngine(bucket, clock=clock).count()).values()) == 3

@@ -10,12 +10,12 @@ from rich.text import Text
 from qo.cli.completion import complete_workers
 from qo.cli.context import STATUS, TYPES, Invocation, Names, Shards, common, examples, flatten, option
 from qo.cli.output import compact
-from qo.cli.rich_output import Lanes, by_type, find_unhandled_of, task_table, unhandled_note
+from qo.cli.rich_output import by_type, find_unhandled_of, task_table, unhandled_note
 from qo.cli.task_lines import line_of
 from qo.client import Client
 from qo.clock import system_clock
 from qo.codec import task_view
-from qo.handled_types import is_unhandled
+from qo.handled_types import Lanes, is_unhandled
 from qo.model import Filter, Status, Task, check_batch_id, cursor, plural, statuses_and_kinds
 
 _MAX_LIMIT = 10_000

@@ -13,7 +13,6 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import duration, print_error, print_json_error
 from qo.cli.rich_output import (
     STYLES,
-    Lanes,
     data,
     find_unhandled_of,
     panel,
@@ -27,7 +26,7 @@ from qo.clock import iso, system_clock
 from qo.codec import event_view, shown_text, task_view
 from qo.errors import DamagedTask, TaskNotFound
 from qo.explanation import Explanation
-from qo.handled_types import is_unhandled
+from qo.handled_types import Lanes, is_unhandled
 from qo.model import FINISHED, Event, Status, Task
 from qo.safe_text import clean, clean_lines
 

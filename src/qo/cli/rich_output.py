@@ -16,7 +16,7 @@ from qo.cli.output import age, as_json, duration, shorten
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import shown_text, to_json
-from qo.handled_types import NO_HANDLER, find_unhandled
+from qo.handled_types import NO_HANDLER, Lanes, find_unhandled
 from qo.model import Status, Task, plural, shown_group
 from qo.safe_text import clean, clean_lines, escape
 
@@ -92,8 +92,6 @@ def bar(share: float, width: int, style: str) -> Text:
 _MAX_TEXT = 4000  # characters of a payload, result or error in a panel
 _WIDE = 110  # columns; wider tables show queues and workers too
 _MAX_TYPES = 10  # in the note about unhandled types
-
-Lanes = Mapping[tuple[str, str], int]  # number of tasks by queue and type
 
 
 def panel(task: Task, now: float, *, is_unhandled: bool = False) -> Panel:

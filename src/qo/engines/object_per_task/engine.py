@@ -1,7 +1,5 @@
 """The engine port for the layout `tasks`."""
 
-import asyncio
-from collections import Counter
 from collections.abc import Sequence
 
 from qo.bucket import Bucket
@@ -12,7 +10,8 @@ from qo.engines.hand_backs import HandBacks
 from qo.engines.note_objects import NoteObjects
 from qo.engines.object_per_task.candidates import FullScan, ReadyCandidates
 from qo.engines.object_per_task.claims import TaskClaims
-from qo.engines.object_per_task.finder import TaskCounts, TaskFinder
+from qo.engines.object_per_task.counts import BatchCounts, TaskCounts
+from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import READY, SHARDS
 from qo.engines.object_per_task.layout import FormatCheckedBucket, IndexMode, StoredFormat, TasksOptions, open_layout
 from qo.engines.object_per_task.repair import IndexRepair
@@ -26,7 +25,6 @@ from qo.model import (
     Added,
     Change,
     ClaimRequest,
-    CountKey,
     Counts,
     Event,
     Filter,
@@ -36,7 +34,6 @@ from qo.model import (
     Task,
     apply,
     check_distinct,
-    count_key,
     is_repeat,
     stamps,
 )
@@ -227,49 +224,3 @@ class ObjectPerTaskEngine(Engine):
 
     async def drop_note(self, name: str) -> None:
         await self._notes.drop(name)
-
-
-class _SharedScan:
-    """One pass over all tasks, for the batches that callers named before it began."""
-
-    def __init__(self) -> None:
-        self.batches: set[str] = set()
-        self.counts: dict[str, Counter[CountKey]] | None = None
-        self.error: StorageError | None = None
-
-
-class BatchCounts:
-    """Counts of batches. The index of this layout has no batches, so a count reads every task, and callers share it.
-
-    One scan runs at a time. A call that comes during a scan joins the next one, so its count is never too old.
-    """
-
-    def __init__(self, listing: TaskFinder) -> None:
-        self._listing = listing
-        self._lock = asyncio.Lock()
-        self._next = _SharedScan()
-
-    async def count(self, batch: str) -> Counts:
-        scan = self._next
-        scan.batches.add(batch)
-        async with self._lock:
-            if scan.counts is None:
-                scan.counts = await self._run(scan)
-        if scan.error is not None:
-            raise scan.error
-        return dict(scan.counts[batch])
-
-    async def _run(self, scan: _SharedScan) -> dict[str, Counter[CountKey]]:
-        """If the caller is cancelled, the next caller of the scan starts it again."""
-        await asyncio.sleep(0)  # calls that were made together with this one join
-        if self._next is scan:
-            self._next = _SharedScan()
-        counts: dict[str, Counter[CountKey]] = {batch: Counter() for batch in scan.batches}
-        try:
-            async for tasks in self._listing.scan():
-                for task in tasks:
-                    if task.batch in counts:
-                        counts[task.batch][count_key(task)] += 1
-        except StorageError as error:
-            scan.error = error
-        return counts

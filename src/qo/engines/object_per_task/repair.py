@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 
-from qo.engines.object_per_task.finder import TaskCounts, TaskFinder
+from qo.engines.object_per_task.counts import TaskCounts
+from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, index_key, is_stale, task_key
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.task_store import REMOVING, StoredTask, as_tombstone

@@ -10,7 +10,7 @@ from qo.web.task_words import Word
 POLL_INTERVAL_MS = 1000
 LEASE = DEAD_AFTER  # seconds after a poll or heartbeat; a worker that has lost its tasks is dead
 
-WorkerStatus = Literal["active", "draining", "dead"]
+ReportedStatus = Literal["active", "draining", "dead"]
 
 
 class Register(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
     current_load: int = 0
-    status: WorkerStatus = "active"
+    status: ReportedStatus = "active"
     current_tasks: list[str] | None = None  # None: all tasks of the worker
 
 

@@ -12,14 +12,14 @@ import contextlib
 import logging
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.handled_types import find_unhandled, is_unhandled
+from qo.handled_types import Lanes, find_unhandled, is_unhandled
 from qo.model import Counts, Filter, LevelWord, PendingKind, Status, Task, cursor, effective_rank, level_word
 from qo.pending_counts import PendingCounts, count_pending
 from qo.web.callers import WHOLE_STORE, AccessLimits
@@ -223,8 +223,6 @@ class QueuePosition:
 
 _MIN_AGE, _MAX_AGE = 1.0, 30.0  # seconds for which a read is reused
 _AGE_FACTOR = 200  # a read is reused for this many times its duration
-
-Lanes = Mapping[tuple[str, str], int]  # number of pending tasks, by queue and type
 
 
 class UnhandledTypes:
