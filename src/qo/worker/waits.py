@@ -1,6 +1,6 @@
 """How a worker waits: for its store, which may be slow, unreachable or frozen, for a stop, and for background tasks.
 
-No wait for the store is without a limit.
+Every wait for the store is bounded.
 
 `asyncio.timeout` does not suffice for a bounded wait. It waits until the cancelled call has ended, and a driver may
 wait for the server's answer to the cancellation.
