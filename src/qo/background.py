@@ -7,14 +7,18 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from qo.client import Client, TaskHandle
 from qo.clock import monotonic_clock
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, OutcomeUnknown
+from qo.interruptible_wait import wait_for_result
 from qo.model import NewTask
+
+_CANCEL_TIMEOUT = 1.0  # seconds for cancelled calls to end when their loop is stopped
 
 T = TypeVar("T")
 
@@ -36,17 +40,25 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may submit while this thread holds it
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[Future[Any]] = set()  # those that have not ended
         self._pid = 0
         _loop_threads.add(self)
 
     def replace_lock(self) -> None:
         """Call in a forked child: another thread may have held the lock at the fork."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        """Start a coroutine on this loop. The future raises OutcomeUnknown if the loop is stopped before it ends."""
+        with self._lock:  # held until the loop has the coroutine, so that `stop` ends it
+            loop = self._running()
+            call = asyncio.run_coroutine_threadsafe(self._until_stopped(coroutine), loop)
+            calls = self._calls
+        calls.add(call)
+        call.add_done_callback(calls.discard)
+        return call
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and return its result. Raises InvalidSetting on the thread of the loop."""
@@ -55,7 +67,7 @@ class LoopThread:
             raise InvalidSetting(
                 "a blocking call on the client's own event loop would wait forever; await the async method instead"
             )
-        return self.submit(coroutine).result()
+        return wait_for_result(self.submit(coroutine))
 
     def is_current(self) -> bool:
         """Whether the caller runs on this event loop."""
@@ -68,21 +80,51 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(coroutine))
 
     def stop(self) -> None:
+        """Stop the loop. Calls that have not ended raise OutcomeUnknown."""
         with self._lock:
             loop, self._loop = self._loop, None
-            if loop is not None and self._pid == os.getpid():
-                loop.call_soon_threadsafe(loop.stop)
-                self._thread.join()
-                loop.close()
+            if loop is None or self._pid != os.getpid():
+                return
+            loop.call_soon_threadsafe(loop.stop)
+            thread = self._thread
+        thread.join()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                self._loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-                self._thread.start()
-            return self._loop
+        if self._loop is None or self._pid != os.getpid():
+            loop, self._calls, self._pid = asyncio.new_event_loop(), set(), os.getpid()
+            loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
+            self._thread = threading.Thread(target=_live, args=(loop, self._calls), name=self._name, daemon=True)
+            self._thread.start()
+            self._loop = loop
+        return self._loop
+
+    async def _until_stopped(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            if self._loop is loop:
+                raise
+            raise _stopped() from None
+
+
+def _live(loop: asyncio.AbstractEventLoop, calls: set[Future[Any]]) -> None:
+    """Run the loop until it is stopped, then end its calls."""
+    try:
+        loop.run_forever()
+    finally:
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_TIMEOUT))
+        loop.close()
+        for call in list(calls):  # their cancellation waits for the store
+            with suppress(InvalidStateError):  # the caller was interrupted
+                call.set_exception(_stopped())
+
+
+def _stopped() -> OutcomeUnknown:
+    return OutcomeUnknown("the client was closed during this call; if it was a write, it may have been applied")
 
 
 class BackgroundClient:
@@ -92,7 +134,8 @@ class BackgroundClient:
         self._connect, self._name = connect, name
         self._thread = LoopThread(name)
         self._opening: asyncio.Task[Client] | None = None
-        self._opened: tuple[int, Client] | None = None  # process id and client
+        # Process id, client, and what opened it: `close` may run while a caller waits for the client.
+        self._opened: tuple[int, Client, asyncio.Task[Client]] | None = None
         self._pid = 0
 
     @property
@@ -104,12 +147,14 @@ class BackgroundClient:
         if self._opening is None or self._pid != os.getpid():
             self._pid = os.getpid()
             self._opening = asyncio.create_task(self._connect().open())
+        opening = self._opening
         try:
-            client = await asyncio.shield(self._opening)
+            client = await asyncio.shield(opening)
         except Exception:
-            self._opening = None  # the next call tries again
+            if self._opening is opening:
+                self._opening = None  # the next call tries again
             raise
-        self._opened = self._pid, client
+        self._opened = self._pid, client, opening
         return client
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -144,7 +189,8 @@ class BackgroundClient:
     def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
         """Submit a task; returns when it is stored. Bypasses the event loop if client and engine allow it."""
         opened = self._opened  # read once: other threads may open or close the client
-        if opened is None or opened[0] != os.getpid() or connection is not None or self._thread.is_current():
+        is_open = opened is not None and opened[2] is self._opening and opened[0] == os.getpid()
+        if opened is None or not is_open or connection is not None or self._thread.is_current():
             return self.call_client(lambda client: client.submit(new, connection=connection))
         client = opened[1]
         handle = client.submit_directly(new)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 from msgspec import Struct
 
 from qo.errors import InvalidSetting
+from qo.interruptible_wait import wait_for_result
 from qo.model import FailureKind, Task
 
 T = TypeVar("T")
@@ -18,7 +19,6 @@ M = TypeVar("M", bound="Middleware")
 TC = TypeVar("TC", bound="Callable[[TaskEvent], object]")
 WC = TypeVar("WC", bound="Callable[[WorkerEvent], object]")
 L = TypeVar("L", bound="LifespanFunction")
-_CHECK_INTERVAL = 0.1  # seconds; a thread that waits for a coroutine sees its own cancellation only between two waits
 
 TaskEventName: TypeAlias = Literal["task_started", "task_succeeded", "task_retrying", "task_failed", "task_cancelled"]
 WorkerEventName: TypeAlias = Literal["worker_started", "worker_stopping"]
@@ -200,17 +200,7 @@ class WorkerContext:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the lifespan's event loop and wait for it. For plain functions; async code uses `arun`."""
-        future = self._submit(work, wait=True)
-        try:
-            while True:
-                try:
-                    return future.result(_CHECK_INTERVAL)
-                except TimeoutError:
-                    if future.done():
-                        return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return wait_for_result(self._submit(work, wait=True))
 
     async def arun(self, work: Coroutine[Any, Any, T]) -> T:
         """As `run`, for async code: the middleware of a plain function runs on its own event loop."""

@@ -2,16 +2,21 @@
 
 import asyncio
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from qo import sync
 from qo.background import LoopThread
 from qo.codec import encode_value
-from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, StorageError, TaskNotFound
+from qo.errors import InvalidSetting, InvalidTask, OutcomeUnknown, ResultTimeout, StorageError, TaskNotFound
 from qo.model import Filter, Status
+from tests.alarms import on_alarm
 from tests.client.scripts import run_script
+from tests.conditions import TIMEOUT, forever, wait_until
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -120,6 +125,75 @@ def test_waiting_for_oneself_is_refused_instead_of_hanging() -> None:
     with pytest.raises(InvalidSetting, match="would wait forever; await the async method"):
         thread.run(inside())
     thread.stop()
+
+
+def test_a_stop_ends_the_calls_that_wait() -> None:
+    """Also one that does not end when it is cancelled, as a call of a store that does not answer."""
+    thread, entered = LoopThread("mine"), [threading.Event(), threading.Event()]
+
+    async def wait() -> None:
+        entered[0].set()
+        await forever()
+
+    async def stay() -> None:
+        entered[1].set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await forever()
+
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(thread.run, wait()), pool.submit(thread.run, stay())]
+        assert all(event.wait(TIMEOUT) for event in entered)
+        thread.stop()
+        for call in calls:
+            with pytest.raises(OutcomeUnknown, match="was closed during this call"):
+                call.result(TIMEOUT)
+    assert thread.run(_name()) == "mine"
+    thread.stop()
+
+
+async def test_a_stop_does_not_look_like_a_cancellation_of_the_awaiting_code() -> None:
+    thread, entered = LoopThread("mine"), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def wait() -> None:
+        loop.call_soon_threadsafe(entered.set)
+        await forever()
+
+    call = asyncio.create_task(thread.arun(wait()))
+    await entered.wait()
+    await asyncio.to_thread(thread.stop)
+    with pytest.raises(OutcomeUnknown):
+        await call
+
+
+def interrupt_wait(_number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, if the main thread waits for a call."""
+    while frame is not None:
+        if frame.f_code is Future.result.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+
+def test_an_interrupted_wait_ends_its_call(url: str) -> None:
+    async def calls() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    with sync.connect(url) as client:
+        handle, background = client.enqueue("t"), client._background
+        for _ in range(3):
+            with on_alarm(interrupt_wait, 0.02, 0.02), pytest.raises(KeyboardInterrupt):
+                handle.result()
+        wait_until(lambda: background.run(calls()) == 0)
+
+
+def test_an_interrupted_dequeue_takes_no_task(url: str) -> None:
+    with sync.connect(url) as client:
+        with on_alarm(interrupt_wait, 0.02, 0.02), pytest.raises(KeyboardInterrupt):
+            client.dequeue("t", wait=600)
+        handle = client.enqueue("t")
+        (task,) = client.dequeue("t", wait=60)
+        assert (task.id, task.attempt) == (handle.id, 1)
 
 
 def test_a_forked_child_starts_its_own_loop(tmp_path: Path) -> None:
