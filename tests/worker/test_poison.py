@@ -1,6 +1,7 @@
 """Handlers that misbehave must not hurt other tasks, whatever executes them."""
 
 import asyncio
+import multiprocessing.process
 import os
 import threading
 from collections.abc import Callable
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from qo.background import LoopThread
 from qo.model import Status, Task, expire
-from tests.conditions import TIMEOUT, until
+from qo.worker.start_queue import StartQueue
+from tests.conditions import TIMEOUT, forever, until
 from tests.worker import handlers
 from tests.worker.bench import Bench
 
@@ -140,3 +143,43 @@ async def test_what_no_thread_or_process_can_be_started_for_is_handed_back_at_no
         task = await bench.has_status(task_id, Status.PENDING)
     assert (task.attempt, task.failures) == (1, 0)
     assert task.available_at > task.updated_at  # not at once: the next attempt would fail in the same way
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+async def test_a_run_that_fails_before_its_handler_is_handed_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, executor: str
+) -> None:
+    """For example because the worker runs in a daemonic process, which may have no children."""
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("daemonic processes are not allowed to have children")
+
+    if executor == "process":
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", fail)
+    else:
+        monkeypatch.setattr(StartQueue, "begin", fail)
+    bench.handle(handlers.fine, "fine", executor=executor)
+    task_id = await bench.submit("fine", max_retries=0)
+    async with bench.working() as worker, asyncio.timeout(TIMEOUT):
+        task = await bench.seen(task_id, is_handed_back)
+        assert worker.status.held == 0
+        assert worker.status.free_slots == 10
+    assert (task.attempt, task.failures) == (1, 0)
+    assert "are not allowed to have children" in caplog.text
+
+
+def is_handed_back(task: Task) -> bool:
+    return task.status is Status.PENDING and task.attempt > 0
+
+
+async def test_a_handler_that_waits_in_its_thread_for_a_coroutine_ends_at_its_timeout(bench: Bench) -> None:
+    """As one that waits for the result of another task."""
+    thread = LoopThread("test")
+
+    def waits() -> None:
+        thread.run(forever())
+
+    bench.handle(waits)
+    (task,) = await bench.run_all([await bench.submit("waits", timeout=0.2, max_retries=0)])
+    await asyncio.to_thread(thread.stop)
+    assert (task.status, task.error) == (Status.FAILED, "timed out after 0.2 s")

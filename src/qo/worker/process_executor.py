@@ -153,8 +153,8 @@ class ProcessExecutor(ThreadExecutor):
         """Start a child; returns why it did not start."""
         try:
             child = _Child(self._hooks, self._worker().id, captures_logs=self._captures_logs)
-        except OSError as error:  # a limit of the system
-            return str(error)
+        except Exception as error:  # noqa: BLE001 - a limit of the system, or a daemonic process, which may have no children
+            return str(error) or type(error).__name__
         if self._hooks.lifespan is not None and (problem := child.lifespan_error()):
             child.kill()
             return problem

@@ -16,7 +16,7 @@ from qo.hooks import Hooks, WorkerContext, call_through, working
 from qo.running_task import running, running_attempt
 from qo.tasks import Executor
 from qo.worker.handler_thread import AttemptLoop, ThreadException, call_without_loop
-from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, encode_result
+from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, describe, encode_result
 from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
@@ -111,8 +111,11 @@ class ThreadExecutor:
                 error = error or caught
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and this is the child: it must not settle the task
-        if run.began is None:
-            return True  # `begin` refused it
+        if run.began is None:  # `begin` refused it, or was not reached
+            if error is not None and not run.settled:
+                log.error("cannot start a handler: %s; handing its task back", describe(error))
+                run.done(run, UNSTARTED)
+            return True
         self._usual += (self._clock() - run.began - self._usual) * _RUN_TIME_WEIGHT
         self._ended += 1
         if ours:
