@@ -1,5 +1,6 @@
 """The backend for the tasks of Django."""
 
+import atexit
 import os
 import subprocess
 import sys
@@ -165,6 +166,16 @@ def test_a_result_that_is_no_json_fails_the_task(shop: AppTester) -> None:
     shop.drain(advance=True)
     result.refresh()
     assert result.status == "FAILED" and result.errors[-1].exception_class is TypeError
+
+
+def test_an_enqueue_creates_no_app(shop: AppTester) -> None:
+    """Each app would stay in memory until the program exits, because it closes its store then."""
+    tasks.add.enqueue(1, other=1)
+    before = atexit._ncallbacks()  # type: ignore[attr-defined]
+    for _ in range(3):
+        tasks.add.get_result(tasks.add.enqueue(1, other=1).id)
+    assert atexit._ncallbacks() == before  # type: ignore[attr-defined]
+    assert len(shop.tasks()) == 4
 
 
 def test_unknown_options_are_refused_by_name() -> None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 from qo.app import App, background_of
 from qo.client import Priority, describe
 from qo.codec import encode_value
+from qo.destinations import destination
 from qo.django.framework import BaseTaskBackend, InvalidTask, Task, TaskResult, TaskResultDoesNotExist, signals
 from qo.django.results import new_result, result_of
 from qo.errors import InvalidSetting, QoError
@@ -53,7 +54,7 @@ class QoBackend(BaseTaskBackend):  # type: ignore[misc]
         """The app of this backend, which all threads share. Changed settings (in tests) replace it."""
         url, codec = self.options.get("url"), self.options.get("codec")
         app = _apps.get(self.alias)
-        if app is None or (url is not None and app.url != App(url).url) or app.codec is not codec:
+        if app is None or (url is not None and app.url != destination(url)) or app.codec is not codec:
             app = _apps[self.alias] = App(url, codec=codec)
         return app
 
