@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -9,7 +11,7 @@ from qo.client import Client
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
-from qo.model import ClaimRequest, Note, Status, Task
+from qo.model import Change, ClaimRequest, Note, Status, Task
 from qo.notes import CONTROL, Controls
 from qo.rate_limits import TokenBucket
 from qo.tasks import Handler, Registry, make_handler, make_options
@@ -227,6 +229,41 @@ async def test_a_worker_whose_controls_are_never_read_can_be_stopped(bench: Benc
     await until(lambda: frozen.is_frozen)
     worker.stop()
     await asyncio.wait_for(running, TIMEOUT)
+
+
+class _FrozenWrites:
+    """An engine that answers no change to this status, and does not end these calls when they are cancelled."""
+
+    def __init__(self, engine: object, status: Status) -> None:
+        self._engine, self._status, self.is_over = engine, status, asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        while any(change.to is self._status for change in changes) and not self.is_over.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.is_over.wait()
+        answers: list[bool] = await self._engine.apply(changes)  # type: ignore[attr-defined]
+        return answers
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.RUNNING])
+async def test_a_worker_whose_settlements_or_renewals_are_never_answered_gives_up(bench: Bench, status: Status) -> None:
+    """All its slots are taken, so it makes no claim."""
+
+    async def work() -> None:
+        if status is Status.RUNNING:
+            await forever()
+
+    bench.handle(work)
+    await bench.submit("work")
+    frozen = _FrozenWrites(bench.client.engine, status)
+    settings = WorkerSettings(stuck_after=0.1, poll=0.05, concurrency=1, lease=0.3)
+    worker = Worker(Client(frozen), bench.registry, settings)  # type: ignore[arg-type]
+    with pytest.raises(WorkerStuck, match=r"has not answered a (settlement|renewal of leases) for"):
+        await asyncio.wait_for(worker.run(), TIMEOUT)
+    frozen.is_over.set()
 
 
 async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:

@@ -90,16 +90,18 @@ class ClaimLoop:
                 await self._idle(request)
 
     async def _read_controls(self) -> None:
-        async with self._calls.answered("a read of the controls"):
-            await self._controls.read()
+        await self._calls.answered("a read of the controls", self._controls.read())
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         began = self._clock()
+        self._leased_runs.claim(request.lease_id)
+        claim = asyncio.ensure_future(self._renew_and_claim(request))
         try:
-            async with self._calls.answered("a claim"):
-                self._leased_runs.claim(request.lease_id)
-                await self._lease_keeper.renew_overdue()
-                tasks = await self._engine.claim(request)
+            tasks = await self._calls.answered("a claim", claim)
+        except asyncio.CancelledError:  # the worker stops; the engine releases the tasks of a claim that still runs
+            if claim.done() and not claim.cancelled() and claim.exception() is None:
+                self._hand_back(claim.result())
+            raise
         except StorageError as error:
             await self._calls.back_off(error)
             return []
@@ -113,11 +115,15 @@ class ClaimLoop:
         await self._calls.attempt(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in handlers]
 
+    async def _renew_and_claim(self, request: ClaimRequest) -> list[Task]:
+        await self._lease_keeper.renew_overdue()
+        return await self._engine.claim(request)
+
     async def _narrow(self, request: ClaimRequest) -> ClaimRequest | None:
         """The request without what the fleet limits exclude; None if nothing is left."""
         if not self._gate.is_idle:
-            async with self._calls.answered("a read of limits"):
-                await self._calls.attempt(partial(self._gate.refresh, request.types))
+            refresh = partial(self._gate.refresh, request.types)
+            await self._calls.answered("a read of limits", self._calls.attempt(refresh))
         narrowed = self._gate.narrow(request)
         if narrowed is None or narrowed.queues or not (full := self._gate.full_queues):
             return narrowed
@@ -126,8 +132,7 @@ class ClaimLoop:
 
     async def _queues_with_tasks(self) -> list[str]:
         try:
-            async with self._calls.answered("a count"):
-                counts = await self._engine.count()
+            counts = await self._calls.answered("a count", self._engine.count())
         except StorageError as error:
             await self._calls.back_off(error)
             return []
@@ -141,8 +146,7 @@ class ClaimLoop:
             if not self._scope.is_known:  # the store is unreachable
                 return {}
         try:
-            async with self._calls.answered("a request for slots"):
-                return await self._gate.admit(tasks)
+            return await self._calls.answered("a request for slots", self._gate.admit(tasks))
         except StorageError as error:
             await self._calls.back_off(error)
             return {}
@@ -150,7 +154,7 @@ class ClaimLoop:
     def _hand_back(self, tasks: list[Task]) -> None:
         """Release claimed tasks that have not become runs. The shutdown waits for this."""
         for task in tasks:
-            if self._leased_runs.get(task.id) is None:
+            if self._leased_runs.get(task.id) is None and task.type in self._scope.handlers:
                 run = Run(task, self._scope.handlers[task.type], self._settler.report, received=self._clock())
                 self._scope.limits.started(task.type)
                 self._leased_runs.add(run)

@@ -15,6 +15,7 @@ from qo.worker.executors import Executors
 from qo.worker.run import HANDED_BACK, Run, timed_out
 from qo.worker.run_table import LeasedRuns
 from qo.worker.settler import Settler
+from qo.worker.waits import StoreCalls
 
 log = logging.getLogger("qo.worker")
 TICK = 0.1  # seconds; the precision of timeouts
@@ -36,11 +37,12 @@ class LeaseKeeper:
         settler: Settler,
         *,
         lease: LeaseLength,
+        calls: StoreCalls,
         clock: Clock,
     ) -> None:
         self._engine, self._leased_runs = engine, leased_runs
         self._executors, self._settler = executors, settler
-        self._lease, self._clock = lease, clock
+        self._lease, self._calls, self._clock = lease, calls, clock
         self._none_overdue_before = float("-inf")  # no held lease expires before this time
         self.on_unstarted: Callable[[Run], None] = lambda _: None  # called with a run that got no slot in time
         self.on_dropped: Callable[[Run], None] = lambda _: None  # called with a run that has ended and is not settled
@@ -49,14 +51,17 @@ class LeaseKeeper:
     # --- leases
 
     async def renew(self) -> None:
-        """Renew all leases in one batch, every third of a lease; sooner after a failed renewal."""
+        """Renew all leases in one batch, every third of a lease; sooner after a failed renewal.
+
+        Raises WorkerStuck if the store does not answer.
+        """
         pause = self._lease.seconds / 3
         while True:
             await asyncio.sleep(pause)
             usual = self._lease.seconds / 3
             runs = self._leased_runs.leased()
             try:
-                await self._renew(runs)
+                await self._calls.answered("a renewal of leases", self._renew(runs))
                 pause = usual
             except StorageError as error:
                 log.warning("cannot renew %s: %s", plural(len(runs), "lease"), error)

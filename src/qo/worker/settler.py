@@ -19,6 +19,7 @@ from qo.worker.log_capture import log_text
 from qo.worker.registration import Registration
 from qo.worker.run import Run, RunOutcome, settlement
 from qo.worker.run_table import LeasedRuns
+from qo.worker.waits import StoreCalls
 
 log = logging.getLogger("qo.worker")
 _MIN_QUICK_PREFETCH = 50  # from this prefetch size on, tasks end so quickly that waiting for a larger batch pays
@@ -40,13 +41,14 @@ class Settler:
         ahead: Callable[[], int],  # how many tasks the worker prefetches
         transitions: Transitions,
         callbacks: CallbackThread,
+        calls: StoreCalls,
         captures_logs: bool,
         clock: Clock,
     ) -> None:
         self._engine, self._leased_runs = engine, leased_runs
         self._registration, self._settled = registration, settled
         self._ahead, self._transitions, self._callbacks, self._clock = ahead, transitions, callbacks, clock
-        self._captures_logs = captures_logs
+        self._calls, self._captures_logs = calls, captures_logs
         self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
@@ -142,12 +144,13 @@ class Settler:
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Apply the changes, retrying while the store is unreachable. Changes whose leases are lost have no effect.
 
-        Raises ObjectTooLarge if they contain results or logs that the store refuses because of their size.
+        Raises ObjectTooLarge if they contain results or logs that the store refuses because of their size, and
+        WorkerStuck if the store does not answer.
         """
         backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
         while True:
             try:
-                return await self._engine.apply(changes)
+                return await self._calls.answered("a settlement", self._engine.apply(changes))
             except StorageError as error:
                 if is_size_refusal(error) and any(change.size for change in changes):
                     raise ObjectTooLarge(*error.args) from error

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from qo.backoff import Backoff
 from qo.errors import NewerFormat, QoError, StorageError
 
+T = TypeVar("T")
 log = logging.getLogger("qo.worker")
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 5.0  # seconds between attempts while the store is unreachable
 CANCEL_TIMEOUT = 0.5  # seconds for cancelled background tasks to end
@@ -54,14 +55,15 @@ class StoreCalls:
         log.warning("the store is unreachable; retrying in %.1f s: %s", pause, error)
         await asyncio.sleep(pause)
 
-    @contextlib.asynccontextmanager
-    async def answered(self, what: str) -> AsyncIterator[None]:
-        """Raise WorkerStuck if the calls in the block take longer than `stuck_after`."""
+    async def answered(self, what: str, call: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+        """The answer of a call. Raises WorkerStuck after `stuck_after` seconds, without waiting for the call to end."""
+        task = asyncio.ensure_future(call)
         try:
-            async with asyncio.timeout(self._stuck_after):
-                yield
-        except TimeoutError:
-            raise WorkerStuck(f"the store has not answered {what} for {self._stuck_after:g} s") from None
+            if await ended([task], self._stuck_after):
+                return task.result()
+        finally:
+            abandon([task])
+        raise WorkerStuck(f"the store has not answered {what} for {self._stuck_after:g} s")
 
     def succeeded(self) -> None:
         self._backoff.reset()

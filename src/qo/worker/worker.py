@@ -82,11 +82,18 @@ class Worker:
             ahead=self._plan.prefetch.ahead,
             transitions=transitions,
             callbacks=self._callbacks,
+            calls=self._calls,
             captures_logs=settings.capture_logs,
             clock=clock,
         )
         self._lease_keeper = LeaseKeeper(
-            engine, self._leased_runs, self._executors, self._settler, lease=self._plan.lease, clock=clock
+            engine,
+            self._leased_runs,
+            self._executors,
+            self._settler,
+            lease=self._plan.lease,
+            calls=self._calls,
+            clock=clock,
         )
         self._cancellation = CancellationWatch(
             engine,
@@ -233,9 +240,9 @@ class Worker:
 
     async def _work(self) -> None:
         # Before the worker is registered: from then on it may be asked to drain again.
-        async with self._calls.answered("the first reads"):
-            await self._signal.limit(self._calls.attempt(self._registration.clear_drain_request), 0.0)
-            await self._signal.limit(self._calls.attempt(self._declare_limits), 0.0)
+        for first_call in (self._registration.clear_drain_request, self._declare_limits):
+            limited = self._signal.limit(self._calls.attempt(first_call), 0.0)
+            await self._calls.answered("the first reads", limited)
         keeper = self._lease_keeper
         work = in_background(
             self._settler.run(),
