@@ -8,11 +8,9 @@ tq("crawl").add({"url": "https://example.com/1"}).add({"url": "https://example.c
 tq.stop()
 """
 
-import asyncio
 import atexit
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -25,11 +23,11 @@ from qo.codec import encode_value
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
 from qo.hooks import HookDecorators, Hooks
+from qo.in_process_worker import InProcessWorker
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
-from qo.monitor import Monitor, MonitorSettings
 from qo.notes import Controls
 from qo.tasks import Handler, HandlerOptions, PayloadArguments, Registry, decode_payload, make_options
-from qo.worker import Worker, WorkerSettings
+from qo.worker import WorkerSettings
 from qo.worker.process_executor import in_child
 
 T = TypeVar("T")
@@ -104,7 +102,6 @@ class TaskQueue(HookDecorators):
         self._lock = threading.RLock()
         self._options: dict[str, dict[str, Any]] = {}
         self._reset()
-        atexit.register(self.stop)
 
     def _reset(self) -> None:
         self._app: App | None = None
@@ -112,8 +109,7 @@ class TaskQueue(HookDecorators):
         self._task_timeout = 300.0
         self._defaults: dict[str, Any] = {"max_retries": _MAX_ATTEMPTS - 1, "retry": SLOW_POLICY}
         self.registry = Registry()
-        self._worker: Worker | None = None
-        self._run: Future[None] | None = None
+        self._worker: InProcessWorker | None = None
 
     def init(
         self,
@@ -135,7 +131,7 @@ class TaskQueue(HookDecorators):
         with self._lock:
             if self._app is not None:
                 raise InvalidSetting("call tq.init() once, before any other call; tq.stop() resets it")
-            self._app = App(url, settings, codec=codec)
+            self._use(App(url, settings, codec=codec))
             self._settings = WorkerSettings(
                 poll=poll_interval, prefetch=max(batch_size, 1), fail_unknown_types=fail_unknown_types
             )
@@ -173,7 +169,7 @@ class TaskQueue(HookDecorators):
 
     def is_running(self) -> bool:
         """Whether a worker runs in this process, paused or not."""
-        return self._run is not None and not self._run.done()
+        return self._worker is not None and self._worker.is_running
 
     def stats(self) -> dict[str, Any]:
         """Counts by status, then by type and queue."""
@@ -181,12 +177,15 @@ class TaskQueue(HookDecorators):
         return counts
 
     def stop(self) -> None:
-        """Let running tasks finish, release the rest, and close the store."""
+        """Let running tasks finish, release the rest, and close the store. Raises what ended the worker before."""
         with self._lock:
-            self._stop_worker()
-            if self._app is not None:
-                self._app.close()
-            self._reset()
+            try:
+                if self._worker is not None:
+                    self._worker.stop()
+            finally:
+                if self._app is not None:
+                    self._app.close()
+                self._reset()
 
     # --- used by TaskType
 
@@ -229,8 +228,15 @@ class TaskQueue(HookDecorators):
     def _get_app(self) -> App:
         with self._lock:
             if self._app is None:
-                self._app = App(destinations.redirect().tq or None)
+                return self._use(App(destinations.redirect().tq or None))
             return self._app
+
+    def _use(self, app: App) -> App:
+        self._app = app
+        # When the program exits, the worker must end before the app closes its store: the last function goes first.
+        atexit.unregister(self.stop)
+        atexit.register(self.stop)
+        return app
 
     def _call_client(self, function: Callable[[Client], Awaitable[T]]) -> T:
         return background_of(self._get_app()).call_client(function)
@@ -242,38 +248,13 @@ class TaskQueue(HookDecorators):
         """
         if destinations.is_pinned() or in_child():
             return
-        if self._worker is not None:
-            background_of(self._get_app()).call(self._worker.refresh)
+        if self._worker is not None and self._worker.is_running:
+            self._worker.refresh()
             return
         app = self._get_app()
         destinations.serve_tq(app.url)
-        background = background_of(app)
-        started: Future[Worker] = Future()
-
-        async def work() -> None:
-            client = await background.client()
-            worker = Worker(client, self.registry, replace(self._settings, concurrency=_CONCURRENCY))
-            monitor = Monitor(client, MonitorSettings(), id=worker.id)
-            monitoring = asyncio.create_task(monitor.run())
-            started.set_result(worker)
-            try:
-                await worker.run()
-            finally:
-                monitor.stop()
-                await monitoring
-
-        def failed(ended: Future[None]) -> None:
-            if not started.done():
-                started.set_exception(ended.exception() or InvalidSetting("the worker did not start"))
-
-        self._run = background.spawn(work())
-        self._run.add_done_callback(failed)
-        self._worker = started.result()
-
-    def _stop_worker(self) -> None:
-        if self._worker is not None and self._run is not None:
-            background_of(self._get_app()).call(self._worker.stop)
-            self._run.result()
+        settings = replace(self._settings, concurrency=_CONCURRENCY)
+        self._worker = InProcessWorker(background_of(app), self.registry, settings)
 
 
 def _retries(attempts: int) -> int:

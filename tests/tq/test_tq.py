@@ -3,18 +3,28 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
 
+from qo import sync
 from qo.app import background_of
+from qo.background import BackgroundClient
+from qo.client import Client
+from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, InvalidTask
-from qo.model import SLOW_POLICY, RetryPolicy
+from qo.forwarding_engine import ForwardingEngine
+from qo.in_process_worker import InProcessWorker
+from qo.model import SLOW_POLICY, ClaimRequest, RetryPolicy, Status, Task
 from qo.task_queue import TaskQueue
-from tests.conditions import TIMEOUT
+from qo.tasks import Registry, make_handler, make_options
+from qo.worker import WorkerSettings
+from qo.worker.lifespan import LifespanFailed
+from tests.client.scripts import run_script
+from tests.conditions import TIMEOUT, forever, wait_until
 
 
 @pytest.fixture
@@ -227,3 +237,99 @@ def test_it_reports_whether_it_runs_and_whether_it_is_paused(tq: TaskQueue) -> N
     assert (tq.is_running(), tq.is_paused()) == (True, False)
     tq.stop()
     assert not tq.is_running()
+
+
+def test_a_worker_that_cannot_start_is_reported_and_can_be_replaced(
+    tq: TaskQueue, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tq.lifespan
+    async def life() -> AsyncIterator[None]:
+        raise ValueError("no credentials")
+        yield
+
+    tq("crawl").set_worker(Seen())
+    wait_until(lambda: "the worker has ended" in caplog.text)
+    assert not tq.is_running()
+    with pytest.raises(LifespanFailed, match="no credentials"):
+        tq.stop()
+    seen = Seen()
+    tq.init(url, poll_interval=0.05)
+    tq("crawl").set_worker(seen).add(1)
+    assert seen.wait(1) == [1]
+
+
+class Stuck(ForwardingEngine):
+    """A store whose first claims are never answered."""
+
+    claims = 0
+
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        self.claims += 1
+        if self.claims <= 2:
+            await forever()
+        return await super().claim(request)
+
+
+def test_a_worker_whose_store_does_not_answer_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    registry, seen = Registry(), Seen()
+    background = BackgroundClient(lambda: Client(Stuck(MemoryEngine())), "test")
+
+    def see(n: int) -> None:
+        seen(n)
+
+    registry.add(make_handler(see, type="t", options=make_options(see)))
+    worker = InProcessWorker(background, registry, WorkerSettings(poll=0.05, stuck_after=0.1))
+    background.call_client(lambda client: client.enqueue("t", {"n": 1}))
+    assert seen.wait(1) == [1]
+    assert worker.is_running
+    worker.stop()
+    background.close()
+    assert caplog.text.count("has not answered a claim") == 2
+
+
+def test_a_forked_child_exits_beside_the_worker_of_its_parent(tmp_path: Path) -> None:
+    said = run_script(
+        """
+        import os, sys
+        from qo import tq
+
+        tq.init("sqlite:///tq.db")
+        tq("t").set_worker(print)
+        child = os.fork()
+        if child == 0:
+            assert not tq.is_running()
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), tq.is_running())
+        """,
+        tmp_path,
+    )
+    assert said == "7 True\n"
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "file://"])
+def test_a_task_that_runs_when_the_program_exits_completes(tmp_path: Path, scheme: str) -> None:
+    store = f"{scheme}{tmp_path}/store"
+    said = run_script(
+        f"""
+        import threading
+        from qo import tq
+
+        started, exits = threading.Event(), threading.Event()
+        threading._register_atexit(exits.set)  # this early, so that the worker cannot end before
+
+        def work(_):
+            started.set()
+            exits.wait(60)
+
+        tq.init({store!r})
+        tq("t").set_worker(work)
+        tq("t").add(1)
+        started.wait(60)
+        """,
+        tmp_path,
+    )
+    assert said == ""
+    with sync.connect(store) as client:
+        assert [(task.status, task.attempt) for task in client.list()] == [(Status.COMPLETED, 1)]
+        assert client.workers() == []

@@ -57,10 +57,15 @@ class ThreadPool:
             else:
                 self._waiting.append(call)
                 return
-        if thread is None:
-            self._executor.submit(self._serve, call)
-        else:
+        if thread is not None:
             thread.give(call)
+            return
+        try:
+            self._executor.submit(self._serve, call)
+        except RuntimeError:  # the interpreter is exiting and starts no threads, so blocking the loop is harmless
+            with self._lock:
+                self._threads -= 1
+            call.make()
 
     def _serve(self, call: "_Call[Any] | None") -> None:
         thread = _IdleThread()

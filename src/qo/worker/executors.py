@@ -191,7 +191,11 @@ class Executors:
         timeout = loop_executor.LOOP_CLOSE_TIMEOUT
         if self._hooks.lifespan is not None:
             timeout += lifespan.LEAVE_TIMEOUT
-        await asyncio.to_thread(_join, self._all(), monotonic_clock() + timeout)
+        executors, until = self._all(), monotonic_clock() + timeout
+        try:
+            await asyncio.to_thread(_join, executors, until)
+        except RuntimeError:  # the interpreter is exiting and starts no threads, so blocking the loop is harmless
+            _join(executors, until)
 
     def _kind(self, run: Run) -> Executor:
         """The kind of executor. A task whose last attempt may have killed its process runs in a child process."""
