@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -11,7 +11,9 @@ from qo.client import Client
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Change, ClaimRequest, Note, Status, Task
+from qo.fleet_limits.rules import STATES
+from qo.forwarding_engine import ForwardingEngine
+from qo.model import Change, ClaimRequest, Limit, Note, Status, Task
 from qo.notes import CONTROL, Controls
 from qo.rate_limits import TokenBucket
 from qo.tasks import Handler, Registry, make_handler, make_options
@@ -229,6 +231,35 @@ async def test_a_worker_whose_controls_are_never_read_can_be_stopped(bench: Benc
     await until(lambda: frozen.is_frozen)
     worker.stop()
     await asyncio.wait_for(running, TIMEOUT)
+
+
+class _Meddling(ForwardingEngine):
+    """An engine in which something happens while a slot is stored."""
+
+    meddle: Callable[[], None] | None = None
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if name.startswith(STATES) and self.meddle is not None:
+            self.meddle()
+        return await super().write_note(name, data, expected=expected)
+
+
+async def test_a_task_whose_handler_is_removed_while_it_gets_a_slot_is_handed_back(bench: Bench) -> None:
+    async def limited() -> None: ...
+
+    engine = _Meddling(bench.client.engine)
+    bench.client = Client(engine)
+    bench.handle(limited, limit=Limit(concurrency=1))
+    async with bench.working() as worker:
+
+        def remove() -> None:
+            bench.registry.remove("limited")
+            worker.refresh()
+
+        engine.meddle = remove
+        task_id = await bench.submit("limited")
+        await bench.seen(task_id, lambda task: task.status is Status.PENDING and task.attempt == 1)
+        assert not worker.status.is_stopping
 
 
 class _FrozenWrites:

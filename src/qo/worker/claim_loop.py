@@ -13,6 +13,7 @@ from qo.errors import StorageError
 from qo.fleet_limits.admission import AT_ONCE, Admission
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task, release
+from qo.tasks import Handler
 from qo.transitions import log_stopped
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
@@ -53,6 +54,7 @@ class ClaimLoop:
         self._controls, self._leased_runs, self._executors = controls, leased_runs, executors
         self._settler, self._lease_keeper, self._drain, self._gate = settler, lease_keeper, drain, gate
         self._calls, self._signal, self._clock = calls, signal, clock
+        self._handlers: dict[str, Handler] = {}  # of the last claim; they may be removed while its tasks are admitted
 
     async def run(self) -> None:
         """Claim and start tasks until the worker is stopped. Raises WorkerStuck if the store does not answer."""
@@ -108,12 +110,13 @@ class ClaimLoop:
         self._calls.succeeded()
         self._plan.claimed(tasks, self._clock() - began)
         handlers = self._scope.handlers
+        self._handlers = {task.type: handlers[task.type] for task in tasks if task.type in handlers}
         if {task.type for task in tasks} <= handlers.keys():
             return tasks
         # Some handlers were removed during the claim.
         removed = [release(task, None) for task in tasks if task.type not in handlers]
         await self._calls.attempt(lambda: self._engine.apply(removed))
-        return [task for task in tasks if task.type in handlers]
+        return [task for task in tasks if task.type in self._handlers]
 
     async def _renew_and_claim(self, request: ClaimRequest) -> list[Task]:
         await self._lease_keeper.renew_overdue()
@@ -154,8 +157,9 @@ class ClaimLoop:
     def _hand_back(self, tasks: list[Task]) -> None:
         """Release claimed tasks that have not become runs. The shutdown waits for this."""
         for task in tasks:
-            if self._leased_runs.get(task.id) is None and task.type in self._scope.handlers:
-                run = Run(task, self._scope.handlers[task.type], self._settler.report, received=self._clock())
+            handler = self._handlers.get(task.type) or self._scope.handlers.get(task.type)
+            if self._leased_runs.get(task.id) is None and handler is not None:
+                run = Run(task, handler, self._settler.report, received=self._clock())
                 self._scope.limits.started(task.type)
                 self._leased_runs.add(run)
                 self._settler.report(run, HANDED_BACK)
@@ -166,7 +170,7 @@ class ClaimLoop:
         now = self._clock()
         runs = []
         for task in tasks:
-            handler = self._scope.handlers[task.type]
+            handler = self._handlers[task.type]
             run = Run(task, handler, self._settler.report, received=now, lease_until=lease_until)
             self._scope.limits.started(task.type)
             if self._is_running_already(task):
@@ -174,7 +178,7 @@ class ClaimLoop:
                 continue
             self._leased_runs.add(run)
             admission = admitted.get(task.id)
-            if self._scope.holds_back(task.queue, task.type):
+            if self._scope.holds_back(task.queue, task.type) or task.type not in self._scope.handlers:
                 self._settler.report(run, HANDED_BACK)
             elif admission is None:
                 refusal = self._gate.refusal(task)
