@@ -171,10 +171,10 @@ def test_a_result_that_is_no_json_fails_the_task(shop: AppTester) -> None:
 def test_an_enqueue_creates_no_app(shop: AppTester) -> None:
     """Each app would stay in memory until the program exits, because it closes its store then."""
     tasks.add.enqueue(1, other=1)
-    before = atexit._ncallbacks()  # type: ignore[attr-defined]
+    before = atexit._ncallbacks()
     for _ in range(3):
         tasks.add.get_result(tasks.add.enqueue(1, other=1).id)
-    assert atexit._ncallbacks() == before  # type: ignore[attr-defined]
+    assert atexit._ncallbacks() == before
     assert len(shop.tasks()) == 4
 
 

@@ -11,6 +11,9 @@ import pytest
 
 from qo.background import LoopThread
 from qo.model import Status, Task, expire
+from qo.testing import ManualClock
+from qo.worker import Worker
+from qo.worker.run import HANDED_BACK, Run
 from qo.worker.start_queue import StartQueue
 from tests.conditions import TIMEOUT, forever, until
 from tests.worker import handlers
@@ -183,3 +186,46 @@ async def test_a_handler_that_waits_in_its_thread_for_a_coroutine_ends_at_its_ti
     (task,) = await bench.run_all([await bench.submit("waits", timeout=0.2, max_retries=0)])
     await asyncio.to_thread(thread.stop)
     assert (task.status, task.error) == (Status.FAILED, "timed out after 0.2 s")
+
+
+async def test_tasks_beside_a_handler_that_blocks_their_loop_are_handed_back_even_if_the_timeout_is_noticed_late(
+    bench: Bench,
+) -> None:
+    """The worker was frozen or starved, and pings the loop only after the timeout."""
+    clock = ManualClock()
+    bench.handle(handlers.ablocks, "poison")
+    bench.handle(handlers.afine, "healthy")
+    bench.handle(handlers.afine, "other")
+    worker = Worker(bench.client, bench.registry, clock=clock)
+    poison, healthy, *others = [await run_of(bench, worker, type) for type in ("poison", "healthy", "other", "other")]
+    watching = asyncio.create_task(worker._lease_keeper.watch())
+    worker._executors.start([poison, healthy])
+    await until(lambda: poison.began is not None)
+    clock.advance(poison.time_limit + 2.5)
+    await until(lambda: poison.timed_out)
+    for other in others:
+        await has_looked(worker, other)
+    clock.advance(2.5)
+    await until(lambda: len(worker._settler._reports) == 2 + len(others))
+    watching.cancel()
+    outcomes = dict(worker._settler._reports)
+    assert outcomes[healthy] == HANDED_BACK
+    assert "blocked its event loop" in str(outcomes[poison].error)
+    handlers.never.set()
+    await worker._executors.close()
+
+
+async def has_looked(worker: Worker, other: Run) -> None:
+    """Wait until the lease keeper has looked at all runs, then at this one, which was refused a start."""
+    worker._executors.queue.refuse(other)
+    await until(lambda: other in dict(worker._settler._reports))
+
+
+async def run_of(bench: Bench, worker: Worker, type: str) -> Run:
+    await bench.submit(type, {} if type == "poison" else {"n": 1})
+    (task,) = await bench.client.dequeue(type)
+    handler = bench.registry.get(type)
+    assert handler is not None
+    run = Run(task, handler, worker._settler.report)
+    worker._leased_runs.add(run)
+    return run

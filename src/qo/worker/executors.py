@@ -181,6 +181,10 @@ class Executors:
                 return others
         return None
 
+    def is_blocking(self, run: Run) -> bool:
+        """Whether the handler of this run seems to block its event loop. If it does, `bystanders` returns them soon."""
+        return any(isinstance(executor, LoopExecutor) and executor.is_blocked_by(run) for executor in self._all())
+
     async def close(self) -> None:
         """Close all executors concurrently, so that together they need only the time of one.
 

@@ -165,7 +165,7 @@ class LeaseKeeper:
             self._settler.report(run, timed_out(run.time_limit, " and blocked its event loop"))
             for other in bystanders:
                 self._settler.report(other, HANDED_BACK)
-        elif late >= CANCEL_TIMEOUT:
+        elif late >= CANCEL_TIMEOUT and not self._executors.is_blocking(run):
             self._executors.abandon(run)
             self._settler.report(run, timed_out(run.time_limit, " and ignored its cancellation"))
 

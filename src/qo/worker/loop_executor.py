@@ -26,6 +26,7 @@ log = logging.getLogger("qo.worker")
 _CANCEL_TIMEOUT = 1.0  # seconds for cancelled handlers to end
 LOOP_CLOSE_TIMEOUT = 2 * _CANCEL_TIMEOUT  # seconds for their event loop to end
 STALL_TIMEOUT = 2.0  # seconds without an answer after which a loop gets no new runs
+_USUAL_ANSWER_TIME = 0.5  # seconds; a loop is pinged every 0.1 s
 
 
 class LoopExecutor:
@@ -207,6 +208,10 @@ class LoopExecutor:
         """The run whose handler the loop executes at this moment."""
         current = asyncio.current_task(self._loop)
         return next((run for run in list(self._started) if run.handle is current), None)
+
+    def is_blocked_by(self, run: Run) -> bool:
+        """Whether the handler of this run seems to block the loop: it runs, and the loop has not answered lately."""
+        return self.blocker() is run and self._clock() - self._ticked_at > _USUAL_ANSWER_TIME
 
     def live(self) -> list[Run]:
         return list(self._started)
