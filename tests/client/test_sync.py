@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from qo import sync
+from qo.app import App, background_of
 from qo.background import LoopThread
 from qo.codec import encode_value
 from qo.errors import InvalidSetting, InvalidTask, OutcomeUnknown, ResultTimeout, StorageError, TaskNotFound
@@ -179,8 +180,9 @@ def test_an_interrupted_wait_ends_its_call(url: str) -> None:
     async def calls() -> int:
         return len(asyncio.all_tasks()) - 1
 
-    with sync.connect(url) as client:
-        handle, background = client.enqueue("t"), client._background
+    app = App(url)
+    background, handle = background_of(app), app.enqueue("t")
+    with closing(app):
         for _ in range(3):
             with on_alarm(interrupt_wait, 0.02, 0.02), pytest.raises(KeyboardInterrupt):
                 handle.result()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from qo.background import LoopThread
-from qo.model import Status, Task, expire
+from qo.model import FINISHED, Status, Task, expire
+from qo.running_task import current_task
 from qo.testing import ManualClock
-from qo.worker import Worker
-from qo.worker.run import HANDED_BACK, Run
+from qo.worker import Worker, WorkerSettings
 from qo.worker.start_queue import StartQueue
 from tests.conditions import TIMEOUT, forever, until
 from tests.worker import handlers
@@ -188,44 +188,38 @@ async def test_a_handler_that_waits_in_its_thread_for_a_coroutine_ends_at_its_ti
     assert (task.status, task.error) == (Status.FAILED, "timed out after 0.2 s")
 
 
-async def test_tasks_beside_a_handler_that_blocks_their_loop_are_handed_back_even_if_the_timeout_is_noticed_late(
+async def test_a_task_beside_a_handler_that_blocks_their_loop_runs_again_although_the_timeout_is_noticed_late(
     bench: Bench,
 ) -> None:
     """The worker was frozen or starved, and pings the loop only after the timeout."""
-    clock = ManualClock()
-    bench.handle(handlers.ablocks, "poison")
-    bench.handle(handlers.afine, "healthy")
-    bench.handle(handlers.afine, "other")
-    worker = Worker(bench.client, bench.registry, clock=clock)
-    poison, healthy, *others = [await run_of(bench, worker, type) for type in ("poison", "healthy", "other", "other")]
-    watching = asyncio.create_task(worker._lease_keeper.watch())
-    worker._executors.start([poison, healthy])
-    await until(lambda: poison.began is not None)
-    clock.advance(poison.time_limit + 2.5)
-    await until(lambda: poison.timed_out)
-    for other in others:
-        await has_looked(worker, other)
-    clock.advance(2.5)
-    await until(lambda: len(worker._settler._reports) == 2 + len(others))
-    watching.cancel()
-    outcomes = dict(worker._settler._reports)
-    assert outcomes[healthy] == HANDED_BACK
-    assert "blocked its event loop" in str(outcomes[poison].error)
-    handlers.never.set()
-    await worker._executors.close()
+    clock, has_begun, has_blocked = ManualClock(), threading.Event(), threading.Event()
 
+    async def healthy() -> None:
+        if current_task().attempt == 1:
+            has_begun.set()
+            await forever()
 
-async def has_looked(worker: Worker, other: Run) -> None:
-    """Wait until the lease keeper has looked at all runs, then at this one, which was refused a start."""
-    worker._executors.queue.refuse(other)
-    await until(lambda: other in dict(worker._settler._reports))
+    async def poison() -> None:
+        has_blocked.set()
+        handlers.never.wait()
 
+    bench.handle(healthy)
+    bench.handle(poison)
+    worker = Worker(bench.client, bench.registry, WorkerSettings(poll=0.05), clock=clock)
+    running = asyncio.create_task(worker.run())
+    beside = await bench.submit("healthy")
+    await until(has_begun.is_set)
+    blocking = await bench.submit("poison", max_retries=0, timeout=0.3)
+    await until(has_blocked.is_set)
+    clock.advance(2.9)
 
-async def run_of(bench: Bench, worker: Worker, type: str) -> Run:
-    await bench.submit(type, {} if type == "poison" else {"n": 1})
-    (task,) = await bench.client.dequeue(type)
-    handler = bench.registry.get(type)
-    assert handler is not None
-    run = Run(task, handler, worker._settler.report)
-    worker._leased_runs.add(run)
-    return run
+    async def have_ended() -> list[Task] | None:
+        clock.advance(0.05)
+        tasks = [await bench.stored(task_id) for task_id in (beside, blocking)]
+        return tasks if all(task.status in FINISHED for task in tasks) else None
+
+    ended = await until(have_ended)
+    worker.stop()
+    await running
+    assert [(task.status, task.failures) for task in ended] == [(Status.COMPLETED, 0), (Status.FAILED, 1)]
+    assert ended[1].error == "timed out after 0.3 s and blocked its event loop"
