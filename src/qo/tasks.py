@@ -243,6 +243,8 @@ class SignatureArguments:
         """The arguments of a call by name."""
         names = self._names
         if names is not None and len(args) + len(kwargs) == len(names):  # usual, and `bind` takes several µs
+            if not kwargs:
+                return dict(zip(names, args, strict=True))
             named = {**dict(zip(names, args, strict=False)), **kwargs}
             if [*named] == names:
                 return named

@@ -15,7 +15,6 @@ from qo.engines.sqlite.direct_connection import DirectConnection
 from qo.engines.sqlite.file import OpenFile
 from qo.engines.sqlite.file_locks import acquire_locks, release_locks
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.statements import SQL
 from qo.testing.samples import new
 
 
@@ -38,9 +37,10 @@ def rows(path: Path) -> dict[str, int]:
     db = apsw.Connection(str(path))
     try:
         assert db.execute("PRAGMA integrity_check").get == "ok"
-        ids = [id for (id,) in db.execute("SELECT id FROM tasks")]
-        stored = {id: len(db.execute(SQL["history"], (id,)).fetchall()) for id in ids}
-        assert sum(SqliteReader(db).count().values()) == len(stored)
+        reader = SqliteReader(db)
+        ids = [id for (id,) in db.execute("SELECT id FROM tasks UNION ALL SELECT id FROM unindexed")]
+        stored = {id: len(reader.history(id)) for id in ids}
+        assert sum(reader.count().values()) == len(stored) == len(ids)
         return stored
     finally:
         db.close()

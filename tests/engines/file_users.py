@@ -102,7 +102,8 @@ def during_commits(engine: SqliteEngine, work: Callable[[], object]) -> Iterator
 
 def count_with_sqlite3(path: Path) -> int:
     with closing(sqlite3.connect(path)) as db:
-        count: int = db.execute("SELECT count(*) FROM tasks").fetchone()[0]
+        sql = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM unindexed)"
+        count: int = db.execute(sql).fetchone()[0]
     return count
 
 

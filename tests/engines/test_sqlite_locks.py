@@ -23,7 +23,7 @@ def kept(path: Path) -> set[str]:
     db = apsw.Connection(str(path))
     try:
         assert db.execute("PRAGMA integrity_check").get == "ok"
-        return {row[0] for row in db.execute("SELECT id FROM tasks")}
+        return {row[0] for row in db.execute("SELECT id FROM tasks UNION SELECT id FROM unindexed")}
     finally:
         db.close()
 

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from qo.damage import note_name
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.doctor import examine
 from qo.engines.sqlite.file_locks import acquire_locks, release_locks
@@ -30,7 +32,7 @@ async def added(engine: SqliteEngine) -> list[str]:
 
 
 def unindexed(engine: SqliteEngine) -> int:
-    count: int = connection(engine, 1).execute("SELECT count(*) FROM tasks WHERE ready = 2").get
+    count: int = connection(engine, 1).execute("SELECT count(*) FROM unindexed").get
     return count
 
 
@@ -57,9 +59,58 @@ async def test_a_claim_takes_them_in_order(engine: SqliteEngine, clock: ManualCl
 async def test_doctor_finds_no_fault(engine: SqliteEngine, tmp_path: Path, added: list[str]) -> None:
     url = f"sqlite:///{tmp_path / 'qo.db'}"
     assert added and not [finding for finding in await examine(url) if finding.ok is False]
-    connection(engine).execute("UPDATE tasks SET ready = 1 WHERE id = ?", (added[2],))  # the others are never indexed
-    names = [finding.name for finding in await examine(url) if finding.ok is False]
-    assert {"counts", "states"} <= {*names}
+    connection(engine).execute("UPDATE unindexed SET lane = 99 WHERE id = ?", (added[2],))
+    assert [finding.name for finding in await examine(url) if finding.ok is False] == ["states"]
+
+
+async def test_reads_by_id_and_batch_contain_them(engine: SqliteEngine, clock: ManualClock, added: list[str]) -> None:
+    await asyncio.to_thread(
+        engine.add_directly, [new(3, batch="b", priority=6, payload=b'{"a":1}', run_at=clock() + 9)]
+    )
+    found = await engine.get([task_id(3), task_id(3)[:-1] + "9", "", "not an id", *added[:1]])
+    assert [task and (task.id, task.payload, task.status) for task in found] == [
+        (task_id(3), b'{"a":1}', Status.PENDING),
+        None,
+        None,
+        None,
+        (added[0], b"null", Status.PENDING),
+    ]
+    assert [task.id for task in await engine.find(Filter(batch="b"), limit=9)] == [task_id(3)]
+    assert await engine.find(Filter(batch="b", statuses=(Status.RUNNING,)), limit=9) == []
+    assert await engine.count("b") == {CountKey("q", "t", Status.PENDING, 6): 1}
+    before = [await engine.history(task_id) for task_id in (task_id(3), *added)]
+    assert [len(events) for events in before] == [1, 1, 1, 1]
+    assert unindexed(engine) == 4, "reading indexed them"
+    stored = found[:1], await engine.find(Filter(), limit=9)
+    await engine.add([new("indexes all")])
+    assert unindexed(engine) == 0
+    assert (await engine.get([task_id(3)]), (await engine.find(Filter(), limit=9))[1:]) == (stored[0], stored[1])
+    assert [await engine.history(task_id) for task_id in (task_id(3), *added)] == before
+
+
+@pytest.mark.usefixtures("added")
+async def test_the_same_id_is_added_once(engine: SqliteEngine) -> None:
+    """One that is not indexed, one that is, and two ids of the same time whose random bits begin alike."""
+    assert await asyncio.to_thread(engine.add_directly, [new(1)]) == [(task_id(1), False)]
+    assert unindexed(engine) == 0
+    assert await asyncio.to_thread(engine.add_directly, [new(1)]) == [(task_id(1), False)]
+    alike = [new(5), replace(new(5), id=task_id(5)[:-1] + "9")]
+    for task in alike:
+        assert await asyncio.to_thread(engine.add_directly, [task]) == [(task.id, True)]
+    assert {task.id for task in await engine.find(Filter(), limit=9)} >= {task.id for task in alike}
+
+
+async def test_a_damaged_one_is_set_aside(engine: SqliteEngine, added: list[str]) -> None:
+    damage = connection(engine, 1)
+    damage.execute("UPDATE unindexed SET retry = '{' WHERE id = ?", (added[0],))
+    damage.execute("PRAGMA writable_schema = ON")
+    damage.execute("UPDATE sqlite_schema SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'unindexed'")
+    damage.execute("PRAGMA writable_schema = RESET")
+    damage.execute("UPDATE unindexed SET rank = NULL, timeout = NULL WHERE id = ?", (added[1],))
+    found = await engine.get(added)
+    assert [task and task.id for task in found] == [None, None, added[2]]
+    assert sum((await engine.count()).values()) == 2
+    assert {note.name for note in await engine.notes("quarantine/")} == {note_name(task_id) for task_id in added[:2]}
 
 
 @pytest.fixture

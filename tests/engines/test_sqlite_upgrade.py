@@ -10,6 +10,8 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.doctor import examine
 from qo.model import CountKey, Filter, Status, complete, renew
 from qo.sqlite_tables.header import APPLICATION_ID
+from qo.sqlite_tables.schema import migrate
+from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 
 
@@ -63,3 +65,30 @@ async def test_tasks_of_a_file_without_batches_and_logs_get_them(old: Path) -> N
         assert sum((await engine.count("b")).values()) == 1
     finally:
         await engine.close()
+
+
+async def test_tasks_that_the_step_before_left_without_indexes_get_them(tmp_path: Path) -> None:
+    """A build of schema 10 kept tasks that plain code added in `tasks`, with `ready` 2, and did not count them."""
+    path = tmp_path / "old.db"
+    db = apsw.Connection(str(path))
+    migrate(db, path, 10)
+    db.execute("INSERT INTO lanes (n, queue, type, needs, priority) VALUES (1, 'q', 't', '[]', 6)")
+    for n, delay in enumerate((0, 0, 50)):
+        db.execute(
+            "INSERT INTO tasks (id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority,"
+            " timeout, max_retries, payload)"
+            " VALUES (?1, 1, 'pending', ?3, 1e9 + ?2, 1e9 + ?2, 1, 1e9, 1e9, 6, 300, 3, x'31')",
+            (task_id(n), delay, 2 if n else 1),
+        )
+    db.execute("INSERT INTO tally VALUES (1, 'pending', 1)")
+    db.close()
+    engine = SqliteEngine(path, ManualClock(1e9 + 20))
+    await engine.open()
+    try:
+        assert await engine.count() == {CountKey("q", "t", Status.PENDING, 6): 3}
+        assert [task.id for task in await engine.find(Filter(), limit=9)] == [task_id(n) for n in (2, 1, 0)]
+        assert [event.available_at for event in await engine.history(task_id(2))] == [1e9 + 50]
+        assert [task.id for task in await claim(engine, limit=9)] == [task_id(0), task_id(1)]
+    finally:
+        await engine.close()
+    assert not [finding for finding in await examine(f"sqlite:///{path}") if finding.ok is False]

@@ -12,7 +12,7 @@ from qo.errors import StorageError
 
 APPLICATION_ID = int.from_bytes(b"qo-q", "big")
 VERSION = 9  # of the schema
-FILE_VERSION = 10  # of the schema in a file; the number of the last file in schema/
+FILE_VERSION = 11  # of the schema in a file; the number of the last file in schema/
 ADDITIVE = frozenset({3, 4, 7, 8, 9})  # files in schema/ that only add what earlier builds may ignore and preserve
 LOG_ADDITIVE = ADDITIVE - {9}  # the same in a log: an earlier build would not find the tasks of segments
 HEADER = 100  # bytes

@@ -18,14 +18,15 @@ from qo.model import (
     Position,
     Status,
     Task,
+    event_of,
     in_order,
     lane_of,
 )
 from qo.sqlite_tables.lanes import SqliteLanes
-from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
+from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, UNINDEXED, encode_list, read_tasks
 from qo.sqlite_tables.segments import ColdSegment, read_segments, segments_with
-from qo.sqlite_tables.statements import SQL, UNINDEXED
-from qo.sqlite_tables.transaction import UNINDEXED_READY
+from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.unindexed import UnindexedTasks
 
 _MANY_COMING = 20_000  # below this, the same for tasks that are not due
 _numbers = msgspec.json.Decoder(list[int])
@@ -43,7 +44,7 @@ _KINDS = {
 class _SqliteBranch(NamedTuple):
     """One branch of a query: an index and a condition."""
 
-    by: str | None  # the index
+    by: str | None  # the index of `tasks`; None: the table `unindexed`
     test: str
     values: tuple[Any, ...] = ()
 
@@ -60,11 +61,14 @@ class SqliteReader:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._lanes = SqliteLanes(db)
+        self._unindexed = UnindexedTasks(db)
 
     def get(self, ids: Sequence[str]) -> list[Task | None]:
         with self._db:  # one snapshot for tasks and lanes: a lane is removed with its last task
             tasks = read_tasks(self._db, BY_ID, list(ids), self._lanes).values()
-        found = {task.id: task for task in tasks}
+            found = {task.id: task for task in tasks}
+            missing = [task_id for task_id in ids if task_id not in found]
+            found |= {task.id: task for task in self._unindexed.get(missing, self._lanes)}
         return [found.get(task_id) for task_id in ids]
 
     def leased_under(self, lease_id: str, now: float) -> list[Task]:
@@ -80,7 +84,8 @@ class SqliteReader:
         with self._db:  # one snapshot for both queries
             sql, values = self.query(where, limit, start, now)
             numbers = [n for (n,) in self._db.execute(sql, values)]
-            tasks = read_tasks(self._db, BY_N, numbers, self._lanes).values()
+            tasks = [*read_tasks(self._db, BY_N, [n for n in numbers if n > 0], self._lanes).values()]
+            tasks += self._unindexed.read([n for n in numbers if n < 0], self._lanes)
         return sorted(tasks, key=lambda task: (task.created_at, task.id), reverse=True)
 
     # --- with the segments that may contain more, in the same snapshot
@@ -145,9 +150,9 @@ class SqliteReader:
         narrow, narrowing = self._narrow(where, start, now)
         parts, values = list[str](), list[Any]()
         for branch in self._branches(where):
-            index = "NOT INDEXED" if branch.by is None else f"INDEXED BY {branch.by}"
+            table = UNINDEXED if branch.by is None else f"tasks INDEXED BY {branch.by}"
             parts.append(
-                f"SELECT n, created_at, id FROM tasks {index} WHERE {branch.test}{narrow}"  # noqa: S608 - constant names
+                f"SELECT n, created_at, id FROM {table} WHERE {branch.test}{narrow}"  # noqa: S608 - constant names
             )
             values += [*branch.values, *narrowing]
         branches = " UNION ALL ".join(parts)
@@ -182,29 +187,27 @@ class SqliteReader:
         statuses = where.possible_statuses
         if where.batch is not None:
             values = where.batch, encode_list(sorted(statuses))
-            return [_SqliteBranch("tasks_batched", "batch = ? AND status IN (SELECT value FROM json_each(?))", values)]
+            test = "batch = ? AND status IN (SELECT value FROM json_each(?))"
+            return [_SqliteBranch("tasks_batched", test, values), *self._unindexed_branch(test, values)]
         is_coming = bool(where.pending) and PendingKind.READY not in where.pending
         if Status.PENDING in statuses and (len(statuses) == len(Status) or self._has_many(is_coming=is_coming)):
             listed = encode_list(sorted(statuses))
-            test = "ready IS NOT 2 AND status IN (SELECT value FROM json_each(?))"
-            return [_SqliteBranch("tasks_listed", test, (listed,)), *self._unindexed()]
+            test = "status IN (SELECT value FROM json_each(?))"
+            return [_SqliteBranch("tasks_listed", test, (listed,)), *self._unindexed_branch()]
         branches = [
             _SqliteBranch("tasks_finished", "status = ? AND completed_at IS NOT NULL", (status.value,))
             for status in sorted(statuses & FINISHED)
         ]
         if Status.PENDING in statuses:
             branches += [] if is_coming else [_SqliteBranch("tasks_ready", "ready = 1")]
-            branches += [_SqliteBranch("tasks_coming", "ready = 0"), *self._unindexed()]
+            branches += [_SqliteBranch("tasks_coming", "ready = 0"), *self._unindexed_branch()]
         if Status.RUNNING in statuses:
             branches.append(_SqliteBranch("tasks_leased", "status = 'running'"))
         return branches
 
-    def _unindexed(self) -> list[_SqliteBranch]:
+    def _unindexed_branch(self, test: str = "true", values: tuple[Any, ...] = ()) -> list[_SqliteBranch]:
         """A branch for tasks that no index lists yet, if there are any."""
-        return [_SqliteBranch(None, UNINDEXED)] if self._has_unindexed() else []
-
-    def _has_unindexed(self) -> bool:
-        return bool(self._db.execute(SQL["last_ready"]).get == UNINDEXED_READY)
+        return [_SqliteBranch(None, test, values)] if self._unindexed.exist() else []
 
     def _has_many(self, *, is_coming: bool) -> bool:
         """Whether there are too many pending tasks, or too many that are not due, to sort them."""
@@ -213,14 +216,19 @@ class SqliteReader:
         return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _MANY_PENDING
 
     def count(self, batch: str | None = None) -> Counts:
-        if batch is not None:
-            return _count(self._db.execute(SQL["counts_of_batch"], (batch,)))
-        with self._db:  # one snapshot for both queries
-            counts = _count(self._db.execute(SQL["counts"]))
-            more = _count(self._db.execute(SQL["counts_unindexed"])) if self._has_unindexed() else {}
+        with self._db:  # one snapshot for all queries
+            indexed = (SQL["counts"], ()) if batch is None else (SQL["counts_of_batch"], (batch,))
+            counts = _count(self._db.execute(*indexed))
+            more = _count(self._db.execute(SQL["counts_unindexed"], (batch,))) if self._unindexed.exist() else {}
         return counts | {key: counts.get(key, 0) + n for key, n in more.items()}
 
     def history(self, task_id: str) -> list[Event]:
+        with self._db:  # one snapshot for both tables
+            events = self._events(task_id)
+            unindexed = [] if events else self._unindexed.get([task_id], self._lanes)
+        return events or [event_of(task) for task in unindexed]
+
+    def _events(self, task_id: str) -> list[Event]:
         return [
             Event(
                 version=version, at=at, status=STATUS[status], attempt=attempt, failures=failures,

@@ -21,17 +21,26 @@ _COLUMNS = (
     "completed_at, lease_expires_at, lease_id, worker_id, priority, timeout, max_retries, retry, idempotency_key, "
     "trace_id, error, run_at, failure_kind, archived_from, batch, progress, progress_text"
 )
+# The table `unindexed` with the columns of `tasks` (unindexed.py).
+UNINDEXED = """(
+SELECT n, id, lane, 'pending' AS status, available_at, rank, 0 AS attempt, 0 AS failures, 1 AS version, created_at,
+       created_at AS updated_at, NULL AS started_at, NULL AS completed_at, NULL AS lease_expires_at, NULL AS lease_id,
+       NULL AS worker_id, priority, timeout, max_retries, retry, NULL AS idempotency_key, trace_id, NULL AS error,
+       run_at, NULL AS failure_kind, NULL AS archived_from, batch, NULL AS progress, NULL AS progress_text, payload,
+       NULL AS result
+FROM unindexed)"""
 _WHOLE = f"""
 SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result))),
        CAST(group_concat(payload, '') AS BLOB), CAST(group_concat(coalesce(result, x''), '') AS BLOB)
-FROM tasks WHERE {{column}} IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
+FROM {{table}} WHERE {{column}} IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
 """  # noqa: S608 - constant column names
 _BRIEF = """
 SELECT json_group_array(json_array(n, lane, id, status, available_at, rank, failures, version, created_at, started_at,
                                    completed_at, lease_expires_at, lease_id, worker_id, timeout, error))
 FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
 """
-BY_N, BY_ID = _WHOLE.format(column="n"), _WHOLE.format(column="id")
+BY_N, BY_ID = _WHOLE.format(table="tasks", column="n"), _WHOLE.format(table="tasks", column="id")
+UNINDEXED_BY_N = _WHOLE.format(table=UNINDEXED, column="n")
 
 _DAMAGE = (*UNREADABLE, KeyError, TypeError, apsw.SQLError)  # errors that reading a damaged row may raise
 _MAX_BATCH_SIZE = 200  # tasks per row: SQLite limits values to a gigabyte
@@ -152,6 +161,8 @@ def read_tasks(
         try:
             found |= _read_tasks(db, sql, some, lanes)
         except _DAMAGE as error:
+            if sql is UNINDEXED_BY_N:  # `set_aside` moves them into `tasks`, under other numbers, and checks all rows
+                raise DamageFound([]) from error
             column = "n" if sql is BY_N else "id"
             raise _found(db, column, some, lambda key: _read_tasks(db, sql, [key], lanes)) from error
     return found

@@ -10,7 +10,6 @@ from typing import Any
 import apsw
 
 _COMMENT, _SPACE = re.compile(r"--.*"), re.compile(r"\s+")
-UNINDEXED = "n > coalesce((SELECT n FROM tasks NOT INDEXED WHERE ready IS NOT 2 ORDER BY n DESC LIMIT 1), 0)"
 # The bytes of a task with its events, roughly.
 _STORED_SIZE = (
     "500 + length(payload) + coalesce(length(result), 0) + coalesce(length(CAST(error AS BLOB)), 0)"
@@ -26,10 +25,7 @@ def _load() -> dict[str, str]:
     blocks = (block.partition("\n") for block in text.split("-- name: ")[1:])
     # Without comments, because the driver hashes the whole text to find the prepared statement.
     texts = {name.strip(): _SPACE.sub(" ", _COMMENT.sub("", body)).strip() for name, _, body in blocks}
-    return {
-        name: text.replace("{unindexed}", UNINDEXED).replace("{stored_size}", _STORED_SIZE)
-        for name, text in texts.items()
-    }
+    return {name: text.replace("{stored_size}", _STORED_SIZE) for name, text in texts.items()}
 
 
 SQL = _load()

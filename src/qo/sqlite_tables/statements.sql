@@ -2,12 +2,11 @@
 -- in one row: the driver releases the GIL at every step, and reacquiring it may take milliseconds while other threads
 -- run. So a batch must take a few steps, and not one step per task.
 -- Times are parameters; SQLite's own clock is not used.
--- {unindexed}: tasks that were added directly, and are in no index but that of their ids yet. Only a file has such tasks.
+-- Only a file has the table `unindexed`.
 
 -- name: last
 SELECT max((SELECT coalesce(max(n), 0) FROM tasks), (SELECT coalesce(max(last), 0) FROM segments)), (SELECT max(n) FROM lanes),
-       (SELECT coalesce(max(changed), 0) FROM lanes), (SELECT count FROM lane_removals), EXISTS (SELECT 1 FROM segments),
-       (SELECT ready FROM tasks ORDER BY n DESC LIMIT 1)
+       (SELECT coalesce(max(changed), 0) FROM lanes), (SELECT count FROM lane_removals), EXISTS (SELECT 1 FROM segments)
 
 -- name: insert
 INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
@@ -16,45 +15,48 @@ VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: add_directly
--- Adds one task without an idempotency key to an existing lane, as a whole transaction. `n` becomes the highest number in use plus one.
--- Neither indexes nor counts include the task until `index_tasks`: each of them costs a page in the log, a tenth of the time of a
--- submit. Fails with a constraint error, and adds nothing, if the id exists, or if there is no lane: also if the tables have a newer
--- version, or if there are {max_unindexed} such tasks.
-INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry, trace_id,
-                   run_at, payload, batch, status, lane)
-VALUES (?1, 2, ?2, ?3, 1, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?15, 'pending',
-        (SELECT n FROM lanes WHERE queue = ?12 AND type = ?13 AND needs = ?14 AND priority = ?5
+-- Adds one task without an idempotency key to an existing lane, as a whole transaction. Neither indexes nor counts include the task until
+-- `move_unindexed`: each of them costs a page in the log, a tenth of the time of a submit. Fails with a constraint error, and adds
+-- nothing, if the id exists, or if there is no lane: also if the tables have a newer version.
+INSERT INTO unindexed (n, id, available_at, rank, created_at, priority, timeout, max_retries, retry, trace_id, run_at, payload, batch, lane)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?16,
+        (SELECT n FROM lanes WHERE queue = ?13 AND type = ?14 AND needs = ?15 AND priority = ?6
          AND NOT EXISTS (SELECT 1 FROM formats WHERE number > {version})
-         AND NOT EXISTS (SELECT 1 FROM tasks WHERE n = (SELECT max(n) FROM tasks) - {max_unindexed} + 1 AND ready = 2)))
+         AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = ?2)))
 
--- name: last_ready
-SELECT ready FROM tasks ORDER BY n DESC LIMIT 1
+-- name: move_unindexed
+-- A missing value of a damaged row becomes a text, so that the task is found and set aside.
+INSERT INTO tasks (id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry,
+                   trace_id, run_at, payload, batch)
+SELECT coalesce(id, n), coalesce(lane, ''), 'pending', coalesce(available_at <= created_at, 1), coalesce(available_at, ''),
+       coalesce(rank, ''), 1, coalesce(created_at, ''), coalesce(created_at, ''), coalesce(priority, ''), coalesce(timeout, ''),
+       coalesce(max_retries, ''), retry, trace_id, run_at, coalesce(payload, ''), batch
+FROM unindexed WHERE true ORDER BY created_at, n
+ON CONFLICT (id) DO NOTHING
 
--- name: last_indexed
-SELECT coalesce((SELECT n FROM tasks NOT INDEXED WHERE ready IS NOT 2 ORDER BY n DESC LIMIT 1), 0)
-
--- name: unindexed_lanes
-SELECT json_group_array(json_array(lane, number)) FROM (SELECT lane, count(*) AS number FROM tasks WHERE n > ? GROUP BY lane)
-
--- name: record_unindexed
+-- name: record_moved
 -- The first event of a task is stored only if `history` cannot derive it from the task.
 INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
 SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
 WHERE n > ? AND available_at <> coalesce(run_at, created_at)
 
--- name: index_tasks
-UPDATE tasks SET ready = (available_at <= created_at) WHERE n > ?
+-- name: moved_lanes
+SELECT json_group_array(json_array(lane, number)) FROM (SELECT lane, count(*) AS number FROM tasks WHERE n > ? GROUP BY lane)
 
 -- name: due_unindexed_lanes
-SELECT json_group_array(DISTINCT lane) FROM tasks WHERE {unindexed} AND available_at <= max(?, created_at)
+SELECT json_group_array(DISTINCT lane) FROM unindexed WHERE available_at <= max(?, created_at)
 
 -- name: coming_unindexed
-SELECT min(available_at) FROM tasks WHERE {unindexed} AND available_at > max(?, created_at)
+SELECT min(available_at) FROM unindexed WHERE available_at > max(?, created_at)
 
 -- name: counts_unindexed
-SELECT queue, type, status, lanes.priority, count(*)
-FROM (SELECT lane, status FROM tasks WHERE {unindexed}) AS unindexed JOIN lanes ON lanes.n = unindexed.lane
-GROUP BY queue, type, status, lanes.priority
+SELECT queue, type, 'pending', lanes.priority, count(*)
+FROM unindexed JOIN lanes ON lanes.n = unindexed.lane WHERE ?1 IS NULL OR batch = ?1
+GROUP BY queue, type, lanes.priority
+
+-- name: wrong_unindexed
+-- For `qo doctor`: the number of such tasks that no writer can move, or whose lane does not exist.
+SELECT count(*) FROM unindexed WHERE id IN (SELECT id FROM tasks) OR lane NOT IN (SELECT n FROM lanes)
 
 -- name: inserted_ids
 SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
@@ -252,9 +254,10 @@ ON CONFLICT (name) DO UPDATE SET data = excluded.data, version = excluded.versio
 SELECT name, CAST(data AS BLOB), version FROM notes WHERE name >= ?1 AND name < ?1 || char(0x10FFFF) ORDER BY name
 
 -- name: wrong_counts
--- For `qo doctor`: the number of counts that do not agree with the tasks.
+-- For `qo doctor`: the number of counts that do not agree with the tasks. A file of version 10 has tasks with `ready` 2, which are not
+-- counted.
 SELECT count(*)
-FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged' AND NOT ({unindexed}) GROUP BY lane, status) AS actual
+FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged' AND ready IS NOT 2 GROUP BY lane, status) AS actual
 FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS recorded USING (lane, status)
 WHERE actual.count IS NOT recorded.count
 
@@ -273,7 +276,7 @@ WHERE actual.count IS NOT recorded.count
 SELECT count(*) FROM tasks
 WHERE status <> 'damaged'
   AND ((status = 'pending') <> (ready IS NOT NULL) OR (status = 'running') <> (lease_expires_at IS NOT NULL)
-       OR (status IN ('pending', 'running')) <> (completed_at IS NULL) OR (ready = 2 AND NOT ({unindexed})))
+       OR (status IN ('pending', 'running')) <> (completed_at IS NULL))
 
 -- name: segments_with
 -- The segments that may contain ids with these hashes.

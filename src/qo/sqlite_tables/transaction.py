@@ -13,11 +13,10 @@ from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import PENDING, encode_list
 from qo.sqlite_tables.segments import SegmentTransaction
 from qo.sqlite_tables.statements import SQL, write_rows
+from qo.sqlite_tables.unindexed import UnindexedTasks
 
 _heads = msgspec.json.Decoder(list[tuple[int, tuple[float, int, float] | None]])
 _any_list = msgspec.json.Decoder(list[Any])
-UNINDEXED_READY = 2  # `ready` of a task that was added directly, and so far is only in the index of ids
-_lane_sizes = msgspec.json.Decoder(list[tuple[Any, int]])
 
 
 class ReadyLanes:
@@ -41,7 +40,7 @@ class ReadyLanes:
             self._heads.remove(number)
 
     def has_any(self, request: ClaimRequest, now: float) -> bool:
-        """Whether a claim would find a task. It indexes tasks that are not indexed yet."""
+        """Whether a claim on a file would find a task. It indexes tasks that are not indexed yet."""
         if self.first(request, now):
             return True
         is_eligible, limits = eligibility(request), request.per_type_limits
@@ -97,6 +96,7 @@ class TableTransaction:
         self.lanes = SqliteLanes(db)
         self.ready = ReadyLanes(db, self.lanes)
         self.segments = SegmentTransaction(db)
+        self._unindexed = UnindexedTasks(db)
         self.count_changes: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.has_claimable = False  # this transaction added or scheduled tasks
         self.has_removed_lanes = False
@@ -125,23 +125,20 @@ class TableTransaction:
 
     def _catch_up(self) -> bool:
         """Read what other connections have changed. True: some tasks are not indexed yet."""
-        self.last, last_lane, self.last_change, removals, has_segments, last_ready = self.db.execute(SQL["last"]).get
+        self.last, last_lane, self.last_change, removals, has_segments = self.db.execute(SQL["last"]).get
         self.segments.may_exist = bool(has_segments)
         if removals != self._removals:
             self._removals = removals
             self.lanes.forget()
         self.lanes.catch_up(last_lane)
-        return bool(last_ready == UNINDEXED_READY)
+        return self._unindexed.exist()
 
     def _index_tasks(self) -> None:
         """Add the tasks that were added directly to the indexes and the counts."""
-        self._last_before = last = self.db.execute(SQL["last_indexed"]).get
-        sizes = _lane_sizes.decode(self.db.execute(SQL["unindexed_lanes"], (last,)).get)
-        lanes = {lane: size for lane, size in sizes if isinstance(lane, int)}  # others are set aside when they are read
-        self.db.execute(SQL["record_unindexed"], (last,))
-        self.db.execute(SQL["index_tasks"], (last,))
+        lanes = self._unindexed.move(self.last)
         for lane, size in lanes.items():
             self.count_changes[lane, PENDING] += size
+        self.last = self.db.execute("SELECT max(n) FROM tasks").get
         self.extend_lanes(lanes)
 
     def undo(self, count_changes: Counter[tuple[int, str]]) -> None:

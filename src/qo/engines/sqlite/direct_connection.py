@@ -29,12 +29,13 @@ from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.rows import encode_list, encode_retry
 from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.unindexed import number_of
 
 _Steps = tuple[tuple[Any, ...], ...]  # functions of C and their arguments
 _MAX_UNINDEXED = 512  # tasks; the next one is left to the engine's other connection, which adds all to the indexes
-_ADD = SQL["add_directly"].replace("{version}", str(FILE_VERSION)).replace("{max_unindexed}", str(_MAX_UNINDEXED))
+_ADD = SQL["add_directly"].replace("{version}", str(FILE_VERSION))
 _MAX_PAYLOAD = 8_000  # bytes; a row is written again when it is added to the indexes
-_CHECKPOINT_PAGES = 1000  # two per task; a log that grows costs more at every flush than one that is written again
+_CHECKPOINT_PAGES = 1000  # a log that grows costs more at every flush than one that is written again
 _CACHE_SIZE = -4000  # KiB of pages; adding a task touches few
 
 
@@ -59,6 +60,7 @@ class DirectConnection:
         self._before: _Steps = ((lock.__enter__,), (self.db.changes,), *file_locks.lock)
         self._after: _Steps = (*file_locks.unlock, (lock.release,))
         self._number = len(self._before) + 1 + len(self._after)  # of steps
+        self._added = 0  # since a task was left to the other connection
 
     def add(self, new: NewTask, now: float) -> bool:
         """Add a task without an idempotency key. False: nothing was stored, and this path cannot store it.
@@ -66,10 +68,12 @@ class DirectConnection:
         Raises StorageError or OutcomeUnknown.
         """
         payload, retry, needs = new.payload, new.retry, new.needs
-        if len(payload) > _MAX_PAYLOAD:
+        if len(payload) > _MAX_PAYLOAD or self._added >= _MAX_UNINDEXED:
+            self._added = 0
             return False
         available_at, rank = schedule(new, now)
         row = (
+            number_of(new.id),
             new.id,
             available_at,
             rank,
@@ -91,6 +95,7 @@ class DirectConnection:
             file.check_writable()
         if not self._write(row):
             return False
+        self._added += 1
         if not file.is_unchanged():
             file.check_committed()
         self._notify()

@@ -127,6 +127,8 @@ def _counts(db: apsw.Connection) -> Finding:
 def _states(db: apsw.Connection) -> Finding:
     """A task that is missing from its index would never be claimed, expired or removed."""
     wrong = db.execute(SQL["wrong_states"]).get
+    if db.table_exists("main", "unindexed"):
+        wrong += db.execute(SQL["wrong_unindexed"]).get
     if wrong:
         return Finding("states", False, f"{plural(wrong)} missing from the index, so never run; restore a backup")
     return Finding("states", True, "every task is in its index")
