@@ -82,13 +82,17 @@ async def test_tasks_that_the_step_before_left_without_indexes_get_them(tmp_path
         )
     db.execute("INSERT INTO tally VALUES (1, 'pending', 1)")
     db.close()
-    engine = SqliteEngine(path, ManualClock(1e9 + 20))
+    clock = ManualClock(1e9 + 20)
+    engine = SqliteEngine(path, clock)
     await engine.open()
     try:
         assert await engine.count() == {CountKey("q", "t", Status.PENDING, 6): 3}
         assert [task.id for task in await engine.find(Filter(), limit=9)] == [task_id(n) for n in (2, 1, 0)]
         assert [event.available_at for event in await engine.history(task_id(2))] == [1e9 + 50]
         assert [task.id for task in await claim(engine, limit=9)] == [task_id(0), task_id(1)]
+        clock.advance(60)
+        assert [task.id for task in await claim(engine, limit=9)] == [task_id(2)]
+        assert [event.available_at for event in await engine.history(task_id(2))] == [1e9 + 50, 1e9 + 50]
     finally:
         await engine.close()
     assert not [finding for finding in await examine(f"sqlite:///{path}") if finding.ok is False]
