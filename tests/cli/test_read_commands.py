@@ -13,9 +13,9 @@ from msgspec.structs import replace
 import qo
 from qo.cli import main
 from qo.cli.output import duration
-from qo.cli.rich_output import bar, task_table
+from qo.cli.rich_output import bar, panel, task_table
 from qo.clock import system_clock
-from qo.model import ANY, FailureKind, Status, after_error, complete
+from qo.model import ANY, BLOCKED_AT, FailureKind, Status, after_error, complete
 from qo.model.life_cycle import NOW, sample
 from qo.notes import WORKERS, WorkerNote
 from qo.safe_text import clean, clean_lines
@@ -54,6 +54,17 @@ def test_status_shows_the_fields_of_a_task_and_never_the_lease(call: Any) -> Non
     assert list(call.json("status", task_id)) == FIELDS
     assert [task["id"] for task in call.json("status", task_id, task_id.upper())] == [task_id]
     assert task_id in call("status", task_id).stdout
+
+
+def test_a_list_and_a_panel_tell_ready_scheduled_retrying_and_blocked_apart() -> None:
+    ready = replace(sample(Status.PENDING), available_at=NOW, failures=0)
+    later = replace(ready, available_at=NOW + 60)
+    blocked = replace(ready, available_at=BLOCKED_AT)
+    kinds = {"ready": ready, "scheduled": later, "retrying": replace(later, failures=1), "blocked": blocked}
+    for kind, task in kinds.items():
+        columns = {column.header: list(column.cells) for column in task_table([task], NOW, width=80).columns}
+        assert [str(cell) for cell in columns["status"]] == [kind]
+        assert str(panel(task, NOW).title) == f"{task.type} {kind}"
 
 
 def test_a_wide_list_says_why_attempts_failed() -> None:

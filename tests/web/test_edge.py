@@ -32,6 +32,13 @@ def test_pages_from_elsewhere_may_not_call(one_server: Served):
     assert one_server.client.post("/api/tasks/resume", headers=own).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/api/v1/tasks//replay", "/api/tasks//retry"])
+def test_an_empty_id_is_refused_and_does_not_act_on_all_tasks(one_server: Served, path: str):
+    answer = one_server.client.post(path, json={})
+    assert answer.status_code == 404
+    assert answer.json() == {"error": f"the path '{path}' has an empty segment", "code": "not_found"}
+
+
 def test_an_origin_is_allowed_exactly():
     with served(MemoryEngine(), WebSettings(origins=(PAGE,))) as api:
         answer = api.client.get("/api/v1/tasks", headers={"origin": PAGE})

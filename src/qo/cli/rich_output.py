@@ -17,7 +17,7 @@ from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import shown_text, to_json
 from qo.handled_types import NO_HANDLER, Lanes, find_unhandled
-from qo.model import Status, Task, plural, shown_group
+from qo.model import Status, Task, pending_kind, plural, shown_group
 from qo.safe_text import clean, clean_lines, escape
 
 STYLES = {
@@ -102,7 +102,7 @@ def panel(task: Task, now: float, *, is_unhandled: bool = False) -> Panel:
         rows.add_row(name, value)
     if is_unhandled:
         rows.add_row("waiting because", Text(NO_HANDLER, style="yellow"))
-    title = Text.assemble((clean(task.type), "bold"), " ", task_status(task))
+    title = Text.assemble((clean(task.type), "bold"), " ", task_status(task, now))
     return Panel(rows, title=title, title_align="left", box=box.ROUNDED, border_style=STYLES[task.status], expand=False)
 
 
@@ -148,9 +148,10 @@ def _when(instant: float, now: float) -> str:
     return f"{iso(instant)} ({duration(ago)} ago)" if ago >= 0 else f"{iso(instant)} (in {duration(-ago)})"
 
 
-def task_status(task: Task) -> Text:
-    """The status; "claimed" for a task that a worker has leased and not started."""
-    return Text("claimed", style=STYLES[task.status]) if task.is_claimed_only else status_text(task.status)
+def task_status(task: Task, now: float) -> Text:
+    """The status; the kind of a pending task, and "claimed" for a task that a worker has leased and not started."""
+    status = "claimed" if task.is_claimed_only else pending_kind(task, now) or task.status
+    return Text(str(status), style=STYLES[task.status])
 
 
 def took(task: Task) -> float | None:
@@ -170,7 +171,7 @@ def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
         cells: list[Any] = [
             Text(task.id),
             data(task.type),
-            task_status(task),
+            task_status(task, now),
             Text(str(task.priority)),
             _tries(task),
             Text(age(now - task.created_at), style="dim"),

@@ -28,7 +28,7 @@ _UNAVAILABLE = 503
 _MAX_DRAINED = 64 * 1024 * 1024  # bytes read from a rejected upload before the connection is closed
 _MAX_DRAIN_TIME = 10.0  # seconds
 _REFUSED = 400
-_CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
+_CODES = {400: "invalid", 403: "forbidden", 404: "not_found", 408: "timeout", 503: "unavailable"}
 DASHBOARD = "/api/v1/dashboard/"  # an open page polls it
 PAGES = "/ui"  # a page consists of dozens of files
 BAD_REQUEST = 400
@@ -121,7 +121,7 @@ class Edge:
             origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
             body = RequestBody(headers, receive, self._in_flight, request)
             answer = EdgeResponse(scope, send, origin if origin in self._origins else None, body, request)
-            refusal = _REPEATED_HEADER if is_repeated else self._refusal(headers, scope["method"], origin)
+            refusal = _REPEATED_HEADER if is_repeated else self._refusal(headers, scope, origin)
             if refusal is not None:
                 await answer.refuse(*refusal)
             elif scope["method"] == "OPTIONS" and answer.origin is not None:
@@ -137,15 +137,18 @@ class Edge:
             self._in_flight.end(request)
         answer.log()
 
-    def _refusal(self, headers: dict[bytes, bytes], method: str, origin: str | None) -> tuple[int, str] | None:
+    def _refusal(self, headers: dict[bytes, bytes], scope: HTTPScope, origin: str | None) -> tuple[int, str] | None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if host_name(host) not in self._hosts:
             return 400, f"this server does not accept the host {host!r:.80}; add it with --allowed-host"
+        # The router drops empty segments, so an empty id would turn the replay of one task into the replay of all.
+        if "//" in scope["path"]:
+            return 404, f"the path {scope['path']!r:.80} has an empty segment"
         if origin in self._origins:
             return None
         if is_foreign_origin(origin, host):
             return 403, f"pages of the origin {origin!r:.80} cannot call this server; add it with --origin"
-        if is_cross_site(headers, method):
+        if is_cross_site(headers, scope["method"]):
             return 403, "pages of another site cannot call this server; add their origin with --origin"
         return None
 
