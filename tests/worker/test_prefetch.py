@@ -101,6 +101,41 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
     assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8
 
 
+def _new_plan(queue: StartQueue, clock: ManualClock) -> ClaimPlan:
+    """The plan of a worker with 8 slots and the type `t`."""
+    handlers = {"t": make_handler(lambda: None, type="t", options=make_options(lambda: None))}
+    settings = WorkerSettings(concurrency=8)
+    scope = ClaimScope(MemoryEngine(), handlers, settings, worker_id="w", clock=clock)
+    return ClaimPlan(scope, LeasedRuns(), queue, settings, worker_id="w", clock=clock)
+
+
+async def test_a_worker_in_which_many_tasks_wait_makes_no_claim_for_a_few_more() -> None:
+    clock = ManualClock()
+    queue = StartQueue(8, clock=clock)
+    plan = _new_plan(queue, clock)
+    plan.prefetch.ended("t", 0.002, 800)
+    await _be_busy(queue, clock, 0.1)  # 8,000/s, of which the slots start 400 within the horizon
+    for _ in range(8 + 150):
+        await _put_run(queue)
+    request = plan.request()
+    assert request is not None
+    assert request.per_type_limits == {"t": 250}
+    for _ in range(50):
+        await _put_run(queue)
+    assert plan.request() is None
+
+
+async def test_the_run_time_of_a_type_is_that_of_all_runs_of_a_settlement_and_not_of_the_last_ones() -> None:
+    clock = ManualClock()
+    queue = StartQueue(8, clock=clock)
+    plan = _new_plan(queue, clock)
+    runs = [await _put_run(queue) for _ in range(100)]
+    for number, run in enumerate(runs):
+        run.began, run.ended = 0.0, 0.02 if number < 95 else 1.0
+    plan.settled(runs)
+    assert plan.prefetch.ahead_of("t") == int(8 * 0.1 / 0.069)
+
+
 class Taking:
     """An executor that takes every run."""
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 
 from qo.clock import Clock
 from qo.ids import new_token
@@ -19,6 +20,7 @@ HORIZON, _MAX_HORIZON = 0.1, 1.0  # seconds of work to prefetch, at least and at
 # On a store with slow writes one half of the tasks is claimed while the other half is settled, and each takes about as
 # long as a claim. A horizon of only two claims would lower the rate, which would shrink the next claim, and so on.
 _CLAIMS_AHEAD = 8
+_MIN_CLAIM_SHARE = 4  # of the prefetch; a claim of fewer quick tasks waits until more of them have started
 _RATE_WINDOW = 0.02  # seconds over which the rate is measured
 _MIN_FIRST_RUNS = 4  # from which the first rate is measured, if they end sooner
 _OLD_RATE_WEIGHT = 0.5  # weight of the previous rate when the rate falls
@@ -41,10 +43,11 @@ class Prefetch:
         self.horizon, self._previous_claim = HORIZON, 0.0  # both in seconds
         self._usual: dict[str, float] = {}  # average seconds of a run, by type
 
-    def ended(self, type: str, took: float) -> None:
-        self._ended += 1
+    def ended(self, type: str, took: float, runs: int = 1) -> None:
+        """Adapt to this many runs, which took `took` seconds on average."""
+        self._ended += runs
         usual = self._usual.get(type, took)
-        self._usual[type] = usual + (took - usual) * _RUN_TIME_WEIGHT
+        self._usual[type] = usual + (took - usual) * (1 - (1 - _RUN_TIME_WEIGHT) ** runs)
 
     def claimed(self, took: float) -> None:
         """Adapt to a claim that took `took` seconds: the prefetched tasks should last for several claims.
@@ -182,6 +185,8 @@ class ClaimPlan:
             # Claim half of the capacity: one half runs while the other half is being claimed or settled.
             limit = self._limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
             limit, self._caps = self._startable(limit)
+            if self._is_nearly_full(ahead):
+                return None
             overtaken = self.overtaken.current() if self._queue.free <= 0 else frozenset[str]()
             if overtaken and self.overtaken.needs_first_task(self.prefetch.horizon):  # as old as claims ahead
                 limit, self._caps, overtaken = min(limit, 1), {}, frozenset()
@@ -200,6 +205,12 @@ class ClaimPlan:
             types, limit, {type: most for type, most in per_type_limits.items() if 0 < most < limit}
         )
 
+    def _is_nearly_full(self, ahead: int) -> bool:
+        """Whether a claim would return few tasks, because all types are quick and many of their tasks wait for a slot."""
+        if self._queue.free > 0 or not all(map(self.prefetch.ahead_of, self._scope.types)):
+            return False
+        return sum(self._caps.values()) <= ahead // _MIN_CLAIM_SHARE and bool(self._queue.waiting())
+
     def claimed(self, tasks: list[Task], took: float) -> None:
         """Adapt to a claim that took `took` seconds and returned `tasks`."""
         self.claim_took = took
@@ -211,14 +222,16 @@ class ClaimPlan:
     def settled(self, runs: list[Run]) -> None:
         """Adapt to runs that were settled, and let the claim loop use their slots."""
         began: dict[str, float] = {}
+        times: dict[str, list[float]] = {}
         for run in runs:
             if run.began is None:
                 self._limits.returned(run.task.type)
             elif run.ended is not None:
                 began[run.task.type] = max(run.began, began.get(run.task.type, run.began))
-                self.prefetch.ended(run.task.type, run.ended - run.began)
-        for type, at in began.items():
-            self.overtaken.began(type, at)
+                times.setdefault(run.task.type, []).append(run.ended - run.began)
+        for type, took in times.items():
+            self.overtaken.began(type, began[type])
+            self.prefetch.ended(type, fmean(took), len(took))
         self.changed.set()
 
     def unstarted(self, run: Run) -> None:
