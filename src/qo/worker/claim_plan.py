@@ -206,7 +206,7 @@ class ClaimPlan:
         )
 
     def _is_nearly_full(self, ahead: int) -> bool:
-        """Whether a claim would return few tasks, because all types are quick and many of their tasks wait for a slot."""
+        """Whether a claim would return few tasks: all types are quick, and many of their tasks wait for a slot."""
         if self._queue.free > 0 or not all(map(self.prefetch.ahead_of, self._scope.types)):
             return False
         return sum(self._caps.values()) <= ahead // _MIN_CLAIM_SHARE and bool(self._queue.waiting())

@@ -75,6 +75,7 @@ class LogCompactor:
         self._kept: OrderedDict[int, LogRecord] = OrderedDict()  # the last records seen, by number
         self._kept_bytes = 0
         self._volume: dict[int, int] = {}  # stored bytes of the records seen, by the end of their block
+        self._raw_sizes: dict[int, int] = {}  # of the records seen of the last block, by number
         self._position = 0  # the last number seen
         self._unmergeable: set[MergedRange] = set()  # too large, or with a change of the tables
         self._image_lock = asyncio.Lock()
@@ -90,6 +91,7 @@ class LogCompactor:
         self._position = max(self._position, header.last)
         if header.kind is FrameKind.RECORD:
             self._keep(record)
+            self._measure(record, block)
         return header.kind is FrameKind.RECORD and header.last == block.last
 
     def shrank(self, size: int) -> None:
@@ -128,13 +130,24 @@ class LogCompactor:
         if inputs is None:
             return False
         if not inputs or not _are_mergeable(inputs, block):
-            if len(self._unmergeable) < _MAX_UNMERGEABLE:
-                self._unmergeable.add(block)
+            self._leave(block)
             return False
         merged = await self._run(lambda: merge_records(inputs))
         with suppress(Conflict):  # another process was faster; its object has the same effect
             await self._merged.create(merged)
         return True
+
+    def _measure(self, record: LogRecord, block: MergedRange) -> None:
+        """Find out whether a block is too large without reading its records."""
+        self._raw_sizes = {seq: size for seq, size in self._raw_sizes.items() if block.first <= seq <= block.last}
+        self._raw_sizes[record.header.first] = len(record.patchset)
+        if sum(self._raw_sizes.values()) > _MAX_MERGED_BYTES:
+            self._leave(block)
+
+    def _leave(self, block: MergedRange) -> None:
+        """Never merge this block."""
+        if len(self._unmergeable) < _MAX_UNMERGEABLE:
+            self._unmergeable.add(block)
 
     async def _originals(self, block: MergedRange) -> list[LogRecord] | None:
         return await _read_limited(range(block.first, block.last + 1), self._original)
