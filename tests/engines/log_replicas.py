@@ -10,8 +10,8 @@ import pytest
 
 from qo.engines.replicated_log.frame import FrameHeader
 from qo.engines.replicated_log.keys import FrameKind
-from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica import START, LogPosition, Replica
+from qo.engines.replicated_log.record_store import START, LogPosition, LogRecord
+from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.ids import new_token
 from qo.model import Filter

@@ -22,10 +22,10 @@ from qo.engines.redis.task_fields import Description
 from qo.engines.replicated_log.engine import FORMAT_CHECK_INTERVAL, ReplicatedLogEngine
 from qo.engines.replicated_log.frame import FrameFlags, FrameHeader
 from qo.engines.replicated_log.keys import META, NO_ID, FrameKind
-from qo.engines.replicated_log.record_store import LogRecord, RecordStore
-from qo.engines.replicated_log.replica import FIRST_SCHEMA, LogPosition
+from qo.engines.replicated_log.log_meta import append_step
+from qo.engines.replicated_log.record_store import LogPosition, LogRecord, RecordStore
+from qo.engines.replicated_log.replica_tables import FIRST_SCHEMA
 from qo.engines.replicated_log.schema_steps import SchemaStep
-from qo.engines.replicated_log.schema_upgrade import append_step
 from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token
 from qo.sqlite_tables.header import FILE_VERSION, VERSION

@@ -13,8 +13,8 @@ import pytest
 from qo.buckets.thread_pool import ThreadPool
 from qo.engines.replicated_log.frame import FrameFlags
 from qo.engines.replicated_log.keys import NO_ID, FrameKind
-from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica import START, LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.record_store import START, LogPosition, LogRecord
+from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.table_engine import TableEngine
 from qo.ids import new_token
 from qo.model import ClaimRequest, complete

@@ -13,7 +13,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from qo.engines.replicated_log.replica import LogPosition, Replica
+from qo.engines.replicated_log.record_store import LogPosition
+from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.errors import NewerFormat, StorageError
 from qo.testing.samples import new, task_id

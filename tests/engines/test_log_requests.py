@@ -140,6 +140,22 @@ async def test_a_read_of_a_current_replica_is_one_listing(bucket: CountingBucket
     assert bucket.requests - before == {"list": 1}
 
 
+async def test_the_repair_of_a_young_log_lists_nothing_that_it_cannot_delete(
+    bucket: CountingBucket, engine: ReplicatedLogEngine
+) -> None:
+    await engine.add([new(1)])
+    listed = list[str]()
+    keys = bucket.keys
+
+    def watched(prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        listed.append(prefix)
+        return keys(prefix, after=after)
+
+    bucket.keys = watched  # type: ignore[method-assign]
+    await engine.repair()
+    assert not [prefix for prefix in listed if prefix.endswith(("/records/", "/images/"))]
+
+
 async def test_a_read_by_one_listing_shows_what_another_process_wrote(bucket: CountingBucket) -> None:
     engine, other, producer = (
         ReplicatedLogEngine(bucket, LogOptions(submit=mode))

@@ -14,9 +14,10 @@ from qo.engines.replicated_log import replica as replica_module
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.frame import FrameFlags, decode_frame
 from qo.engines.replicated_log.log_meta import create_log, read_meta, record_schema
-from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica import FIRST_SCHEMA, LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.record_store import LogPosition, LogRecord
+from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.replica_tables import FIRST_SCHEMA
 from qo.engines.replicated_log.schema_steps import AddedTable, SchemaStep, encode_step, next_step
 from qo.errors import NewerFormat, StorageError
 from qo.formats import format_of

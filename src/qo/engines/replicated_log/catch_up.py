@@ -7,10 +7,10 @@ from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.live_replica import LiveReplica
+from qo.engines.replicated_log.log_meta import append_step
 from qo.engines.replicated_log.merged_records import MergedRecords, block_of, chosen
 from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
 from qo.engines.replicated_log.replica import Replica, UnappliableRecord
-from qo.engines.replicated_log.schema_upgrade import append_step
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.tail_proof import TailProof
 from qo.errors import StorageError

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from qo.bucket import Bucket
 from qo.engines.parallel import in_parallel
-from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader
+from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, create_frame, get_frame
 from qo.engines.replicated_log.keys import FrameKind, parse_key, segment_key, segment_name, segments_prefix
 from qo.engines.replicated_log.runner import Runner, run_inline
-from qo.engines.replicated_log.stored_frames import create_frame, get_frame
 from qo.engines.retry import retry
 from qo.errors import Refused
 from qo.formats import Format, check_format
@@ -78,6 +77,13 @@ class ColdStore:
             await retry(lambda: self._bucket.delete(self.key(name)))
 
         await in_parallel(delete, names, max_concurrent=_MAX_DELETES)
+
+    def mismatch(self, segment: ColdSegment, error: object) -> DamagedSegment:
+        """The error of a segment that can be read, and whose content the tables refuse."""
+        return DamagedSegment(
+            f"{self.key(segment.object)} does not match the tables ({error}); see `qo doctor`, and restore an older"
+            " version of the bucket"
+        )
 
     def _damaged(self, segment: ColdSegment, problem: str) -> DamagedSegment:
         return DamagedSegment(

@@ -19,8 +19,8 @@ from qo.engines.replicated_log.catch_up import CatchUp, StaleReplica
 from qo.engines.replicated_log.frame import FrameHeader
 from qo.engines.replicated_log.keys import FrameKind, shard_prefix
 from qo.engines.replicated_log.live_replica import LiveReplica
-from qo.engines.replicated_log.record_store import LogRecord, RecordStore
-from qo.engines.replicated_log.replica import START, LogPosition, Replica
+from qo.engines.replicated_log.record_store import START, LogPosition, LogRecord, RecordStore
+from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.shard_inbox import IngestCall, ShardInbox
 from qo.engines.replicated_log.tail_proof import TailProof
 from qo.engines.replicated_log.writer_turns import WriterTurns

@@ -30,8 +30,7 @@ from qo.engines.replicated_log.keys import NO_ID, FrameKind
 from qo.engines.replicated_log.log_damage import LogDamageNotes
 from qo.engines.replicated_log.merged_records import BLOCK_SIZE, MAX_LEVEL, MergedRange, MergedRecords, block_of
 from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
-from qo.engines.replicated_log.replica import PinnedReplica
-from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.replica_file import PinnedReplica, ReplicaFile
 from qo.engines.replicated_log.runner import Runner, run_inline
 from qo.errors import Conflict
 from qo.ids import new_token

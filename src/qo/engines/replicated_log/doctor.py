@@ -4,7 +4,6 @@ The chain of records, each merged record against its records, each image against
 segments that the tables name.
 """
 
-import hashlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,9 +15,10 @@ import apsw
 from qo.bucket import Bucket
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage, StoredCheckpoint
-from qo.engines.replicated_log.cold_store import ColdStore, DamagedSegment
+from qo.engines.replicated_log.cold_store import ColdStore
 from qo.engines.replicated_log.compaction import merge_records
-from qo.engines.replicated_log.frame import DamagedFrame
+from qo.engines.replicated_log.doctor_tables import compare_counts, digest_of, examine_segment
+from qo.engines.replicated_log.frame import DamagedFrame, get_frame
 from qo.engines.replicated_log.images import DamagedImage, ImageParts
 from qo.engines.replicated_log.keys import (
     NO_ID,
@@ -30,19 +30,13 @@ from qo.engines.replicated_log.keys import (
 )
 from qo.engines.replicated_log.log_meta import LogMeta, read_meta
 from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, chosen
-from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
-from qo.engines.replicated_log.replica import LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.record_store import DamagedRecord, LogPosition, LogRecord, RecordStore
+from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.runner import run_inline
-from qo.engines.replicated_log.schema_steps import replicated_tables
-from qo.engines.replicated_log.stored_frames import get_frame
-from qo.errors import NewerFormat, StorageError
+from qo.errors import StorageError
 from qo.model import plural
 from qo.reports import Finding
-from qo.sqlite_tables.damage import DamageFound
-from qo.sqlite_tables.patchsets import RECORDED, PatchsetRefused
-from qo.sqlite_tables.segments import ColdSegment, segment_problem
-from qo.sqlite_tables.statements import SQL
 
 _FULL = "QO_DOCTOR_FULL"  # environment variable: verify everything, however large
 _MAX_IMAGE_BYTES = 64 * 1024 * 1024  # stored; of larger images only the newest is loaded
@@ -245,7 +239,7 @@ class _ShardExamination:
     async def _replayed(self, base: LogImage | None, floor: int, end: int, *, needs_digest: bool) -> str:
         """The digest of the rows at record `end`; empty if a required object is damaged, which is also reported."""
         async with self._at_end(base, floor, end) as replica:
-            return _digest(replica) if needs_digest and replica.position.seq == end else ""
+            return digest_of(replica) if needs_digest and replica.position.seq == end else ""
 
     @asynccontextmanager
     async def _at_end(self, base: LogImage | None, floor: int, end: int) -> AsyncIterator[Replica]:
@@ -274,7 +268,7 @@ class _ShardExamination:
         try:
             async with self._at_end(checkpoint.newest_image, checkpoint.floor, end) as replica:
                 if replica.position.seq == end:
-                    return [_compare_counts(counts, replica), await self._compare_segments(segments, replica)]
+                    return [compare_counts(counts, replica), await self._compare_segments(segments, replica)]
         except (DamagedImage, DamagedFrame, UnappliableRecord):
             pass
         return [Finding(name, None, "not examined, because the tables cannot be read") for name in (counts, segments)]
@@ -283,7 +277,7 @@ class _ShardExamination:
         store = ColdStore(self._bucket, self._meta.id, self._shard)
         segments = replica.read(lambda reader: reader.segments())
         examined = segments if self._is_full else segments[:_MAX_SEGMENTS]
-        problems = {segment.object: await _segment_problem(store, replica, segment) for segment in examined}
+        problems = {segment.object: await examine_segment(store, replica, segment) for segment in examined}
         if any(problems.values()):  # tasks that returned to the tables in the meantime are not damage
             while record := await self._record(replica.position.seq + 1):
                 replica.apply(record)
@@ -347,47 +341,3 @@ def _changes(patchset: bytes) -> dict[tuple[Any, ...], tuple[str, Any]]:
         key = (change.name, *(values[column] for column in sorted(change.pk_columns)))
         changes[key] = change.op, change.new
     return changes
-
-
-def _compare_counts(name: str, replica: Replica) -> Finding:
-    wrong = replica.choose(lambda db: db.execute(SQL["wrong_counts_of_log"]).get)
-    if wrong:
-        problem = f"{plural(wrong, 'wrong count')} of tasks; stop all workers and restore an older version of the queue"
-        return Finding(name, False, problem)
-    return Finding(name, True, "the counts agree with the tasks")
-
-
-async def _segment_problem(store: ColdStore, replica: Replica, segment: ColdSegment) -> str:
-    """The problem with a segment, or an empty text."""
-    try:
-        body = await store.read(segment)
-        return replica.choose(lambda db: segment_problem(db, segment, body))
-    except (DamagedSegment, PatchsetRefused, NewerFormat) as error:
-        return str(error)
-    except DamageFound as error:
-        return f"tasks in it are damaged: {error}"
-
-
-def _digest(replica: Replica) -> str:
-    """A digest of the replicated rows, which is equal for equal tables."""
-    file = ReplicaFile.create(replica.size)
-    try:
-        replica.copy_to(file.path)
-        db = apsw.Connection(str(file.path))
-        try:
-            return _digest_rows(db)
-        finally:
-            db.close()
-    finally:
-        file.remove()
-
-
-def _digest_rows(db: apsw.Connection) -> str:
-    digest = hashlib.sha256()
-    existing = replicated_tables(db)  # an older build has written others
-    for table in (name for name in RECORDED if name in existing):
-        columns = db.execute("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", (table,))
-        key = ", ".join(name for (name,) in columns)
-        for row in db.execute(f"SELECT * FROM {table} ORDER BY {key}"):  # noqa: S608 - our own names
-            digest.update(repr(row).encode())
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The binary frame of the objects of a log: a header of 128 bytes, then the body.
+"""The frame of the objects of a log: a header of 128 bytes, then the body. Encodes, decodes, reads and creates them.
 
 Numbers are big-endian. docs/log-format.md describes each field. The checksum at the end of the header covers the whole
 object, so that every flipped bit and every truncation is detected. A second one covers the body before compression.
@@ -6,11 +6,16 @@ object, so that every flipped bit and every truncation is detected. A second one
 
 import struct
 from enum import IntEnum, IntFlag
+from functools import partial
 from typing import NamedTuple
 from zlib import compress, crc32, decompressobj
 from zlib import error as ZlibError  # noqa: N812 - the class has this name
 
+from qo.bucket import NEW, Bucket
+from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.keys import NO_ID, FrameKind, FrameName, parse_key
+from qo.engines.replicated_log.runner import Runner, run_inline, run_sized
+from qo.engines.retry import retry
 from qo.errors import Refused
 from qo.formats import Format, check_format, format_of
 
@@ -20,6 +25,7 @@ MAX_BODY = 256 * 1024 * 1024  # bytes before compression; a damaged or forged ob
 _MAGIC = b"qoLG"
 _HEADER = struct.Struct(">4sBBBBHHHHQQ16s16s16sdQQ16sI")  # without the checksum of the whole
 _CHECKSUM = struct.Struct(">I")
+_MAX_READS = 3  # of an object that cannot be decoded: the response may be damaged, and not the object
 _COMPRESSION_LEVEL = 1  # higher levels cost more time than the smaller object saves
 
 
@@ -145,3 +151,50 @@ def _unpacked(stored: memoryview, header: FrameHeader, max_body: int) -> bytes:
     if len(body) != header.raw_bytes or not is_whole:
         raise _Problem(f"its body is not {header.raw_bytes} bytes long")
     return body
+
+
+# --- in the bucket
+
+
+class StoredFrame(NamedTuple):
+    header: FrameHeader
+    body: bytes
+    written_at: float  # by the store's clock
+
+
+async def get_frame(bucket: Bucket, key: str, run: Runner = run_inline) -> StoredFrame | None:
+    """Read an object and decode it in `run`; None if it does not exist. Raises DamagedFrame, and NewerFormat.
+
+    An object that cannot be decoded is read again: the response may be damaged, and not the object.
+    """
+    former = b""
+    for _ in range(_MAX_READS):
+        blob = await retry(lambda: bucket.get(key))
+        if blob is None:
+            return None
+        data = blob.data
+        try:
+            header, body = await run_sized(run, len(data), partial(decode_frame, key, data))
+            return StoredFrame(header, body, blob.written_at)
+        except DamagedFrame as error:
+            problem = error
+        if data == former:
+            break
+        former = data
+    raise problem
+
+
+async def create_frame(bucket: Bucket, key: str, header: FrameHeader, body: bytes, run: Runner = run_inline) -> int:
+    """Write an object that never changes; returns its size. Raises Conflict if the name is taken."""
+    data = await run_sized(run, len(body), lambda: encode_frame(header, body))
+    await put_document(bucket, key, data, expected=NEW, is_ours=lambda stored: _is_ours(key, stored))
+    return len(data)
+
+
+def _is_ours(key: str, stored: bytes) -> bool | None:
+    """Only an equal object is this write. None if the response cannot be read: it may be this write, damaged."""
+    try:
+        decode_frame(key, stored)
+    except DamagedFrame:
+        return None
+    return False

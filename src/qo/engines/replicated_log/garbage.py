@@ -148,9 +148,9 @@ class LogGarbage:
         """Delete records below the floor, merged records that both images contain, and images that nothing names."""
         stored = await self._checkpoints.load()
         checkpoint = stored.checkpoint
-        garbage = await self._records_below(checkpoint.floor)
-        parts = await self._parts()
-        if len(checkpoint.images) == KEPT_IMAGES and not self._is_incomplete(checkpoint, parts):
+        garbage = await self._records_below(checkpoint.floor) if checkpoint.floor > 1 else []
+        parts = await self._parts() if len(checkpoint.images) == KEPT_IMAGES else {}
+        if parts and not self._is_incomplete(checkpoint, parts):
             oldest = checkpoint.images[-1].seq
             garbage += [self._merged.key(merged) for merged in await self._merged.ranges() if merged.last <= oldest]
             self._verified = {merged: ids for merged, ids in self._verified.items() if merged.last > oldest}

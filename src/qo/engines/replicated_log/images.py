@@ -11,11 +11,10 @@ import apsw
 
 from qo.bucket import Blob, Bucket
 from qo.engines.replicated_log.checkpoint import LogImage
-from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame
+from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, create_frame, decode_frame, get_frame
 from qo.engines.replicated_log.keys import FrameKind, image_key
-from qo.engines.replicated_log.replica import PinnedReplica
+from qo.engines.replicated_log.replica_file import PinnedReplica
 from qo.engines.replicated_log.runner import Runner
-from qo.engines.replicated_log.stored_frames import create_frame, get_frame
 from qo.engines.retry import retry
 from qo.errors import Refused
 from qo.formats import Format, check_format

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from qo.engines.replicated_log.replica import START, LogPosition, Replica
+from qo.engines.replicated_log.record_store import START, LogPosition
+from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner, run_to_end
 from qo.errors import StorageError
 

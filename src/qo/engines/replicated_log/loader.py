@@ -17,8 +17,8 @@ from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.images import DamagedImage, ImageParts, cancel_all
 from qo.engines.replicated_log.log_damage import LogDamageNotes
 from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, chosen
-from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica import LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.record_store import LogPosition, LogRecord
+from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.runner import Runner
 from qo.errors import NewerFormat, Refused, StorageError

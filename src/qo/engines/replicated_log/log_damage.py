@@ -10,9 +10,8 @@ from msgspec import Struct
 from qo.bucket import ANY, Bucket
 from qo.damage import Quarantine
 from qo.engines.note_objects import NoteObjects
-from qo.engines.replicated_log.frame import DamagedFrame
+from qo.engines.replicated_log.frame import DamagedFrame, get_frame
 from qo.engines.replicated_log.keys import FrameKind, parse_key
-from qo.engines.replicated_log.stored_frames import get_frame
 from qo.model import UNREADABLE
 
 _PREFIX = "quarantine/log/"

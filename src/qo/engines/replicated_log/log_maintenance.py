@@ -15,7 +15,8 @@ from qo.engines.replicated_log.log_damage import LogDamageNotes
 from qo.engines.replicated_log.log_meta import LogMeta
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica import PinnedReplica, Replica
+from qo.engines.replicated_log.replica import Replica
+from qo.engines.replicated_log.replica_file import PinnedReplica
 from qo.engines.replicated_log.runner import Runner
 from qo.errors import QoError, StorageError
 

@@ -1,4 +1,4 @@
-"""The object that names a log: its id, its number of shards, and its format. Only an upgrade of the format replaces it.
+"""The object that names a log: its id, its number of shards, and its format. Only an upgrade of the log replaces it.
 
 The creator chooses the id at random, and all other objects of the log are in a folder of that name. So a process that
 still uses a log which was removed cannot write into the one that replaced it.
@@ -16,9 +16,11 @@ from qo.buckets.own_writes import put_document
 from qo.damage import check_seal, sealed
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
-from qo.engines.replicated_log.keys import MAX_SHARDS, META
-from qo.engines.replicated_log.replica import OLDEST_SCHEMA, first_schema
-from qo.engines.replicated_log.schema_steps import SchemaStep
+from qo.engines.replicated_log.frame import FrameFlags, FrameHeader
+from qo.engines.replicated_log.keys import MAX_SHARDS, META, FrameKind
+from qo.engines.replicated_log.record_store import LogPosition, LogRecord, RecordStore
+from qo.engines.replicated_log.replica_tables import OLDEST_SCHEMA, first_schema
+from qo.engines.replicated_log.schema_steps import SchemaStep, encode_step
 from qo.engines.retry import retry, retry_opening
 from qo.errors import Conflict, StorageError
 from qo.formats import Format, check_format, format_of
@@ -159,3 +161,27 @@ async def _remove(bucket: Bucket, stores: Sequence[CheckpointStore]) -> None:
     """Remove the objects left by a lost race. No process uses them, so a failure is harmless."""
     with suppress(StorageError):
         await in_parallel(bucket.delete, [store.key for store in stores], max_concurrent=_MAX_PARALLEL_REQUESTS)
+
+
+async def append_step(records: RecordStore, position: LogPosition, step: SchemaStep) -> None:
+    """Make the step the next record, unless another process creates that record first. The caller reads it then.
+
+    The meta object comes first: a build that the step excludes must no longer open the log.
+    """
+    await record_schema(records.bucket, step)
+    seq, own_id = position.seq + 1, new_token()
+    header = FrameHeader(
+        FrameKind.RECORD,
+        records.shard,
+        seq,
+        seq,
+        own_id,
+        previous=position.id,
+        last_id=own_id,
+        at=records.bucket.now(),
+        schema=step.number,
+        schema_since=step.since,
+        flags=FrameFlags.SCHEMA_STEP,
+    )
+    with suppress(Conflict):
+        await records.append(LogRecord(header, encode_step(step)))

@@ -14,6 +14,7 @@ from qo.engines.polling import ClaimPoller, PollBackoff, PollResult
 from qo.engines.replicated_log.catch_up import CatchUp
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.claim_shares import ClaimCandidate
+from qo.engines.replicated_log.cold_reads import ColdReads
 from qo.engines.replicated_log.cold_segments import ColdSegments
 from qo.engines.replicated_log.cold_store import ColdStore
 from qo.engines.replicated_log.commits import LogCommits
@@ -133,9 +134,9 @@ class LogShard(TableEngine):
             committed=self._committed,
         )
         access = ShardReplica(self._live, self._catch_up, self._commits, self._maintenance.shrank, proof.reset)
-        self._cold = ColdSegments(
-            ColdStore(bucket, log_id, shard, run_codec), self._checkpoints, options, access, run_codec
-        )
+        store = ColdStore(bucket, log_id, shard, run_codec)
+        self._cold = ColdSegments(store, self._checkpoints, options, access, run_codec)
+        self._reads = ColdReads(store, access, run_codec)
         self._calls = ShardCalls(self._commits, self._cold, self._set_aside)
         self._poller, self._has_own_poller = poller or new_poller(clock), poller is None
         self._damage_log = DamageLog()
@@ -252,25 +253,27 @@ class LogShard(TableEngine):
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         """Reads the inbox only for tasks that the log does not have."""
-        found = await self._read_cold(lambda: self._cold.get(ids))
+        found = await self._read_cold(lambda: self._reads.get(ids))
         if None not in found:
             return found
         is_current = await self._look()
-        return await self._read_cold(lambda: self._cold.get(ids, is_current=is_current))
+        return await self._read_cold(lambda: self._reads.get(ids, is_current=is_current))
 
     async def history(self, task_id: str) -> list[Event]:
-        events = await self._read_cold(lambda: self._cold.history(task_id))
+        events = await self._read_cold(lambda: self._reads.history(task_id))
         if events:
             return events
         is_current = await self._look()
-        return await self._read_cold(lambda: self._cold.history(task_id, is_current=is_current))
+        return await self._read_cold(lambda: self._reads.history(task_id, is_current=is_current))
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
         start = page_start(after, created_before)
         is_current = await self._look()
-        return await self._read_cold(lambda: self._cold.find(where, limit, start, self._clock(), is_current=is_current))
+        return await self._read_cold(
+            lambda: self._reads.find(where, limit, start, self._clock(), is_current=is_current)
+        )
 
     async def _look(self) -> bool:
         """Look for submissions, and add them. Returns whether the replica has every record that existed at the call.
@@ -327,7 +330,7 @@ class LogShard(TableEngine):
         now = self._clock()
         await self._look()
         version = await self._current(lambda replica: replica.position.seq)  # the tasks may be newer, and not older
-        return Snapshot(await self._read_cold(lambda: self._cold.find(Filter(), _ALL, None, now)), version)
+        return Snapshot(await self._read_cold(lambda: self._reads.find(Filter(), _ALL, None, now)), version)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._commits.ask(lambda table: table.set_aside(bad)))

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from qo.bucket import Bucket
+from qo.engines.replicated_log.frame import create_frame, get_frame
 from qo.engines.replicated_log.keys import merged_key, merged_prefix, parse_key
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.runner import Runner, run_inline
-from qo.engines.replicated_log.stored_frames import create_frame, get_frame
 from qo.engines.retry import retry
 
 BLOCK_SIZE = 64  # records

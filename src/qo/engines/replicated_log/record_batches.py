@@ -1,11 +1,13 @@
-"""Batches of tasks and changes that fit into one object each."""
+"""Writes that need several records: batches that fit into one object each, and the parts of several shards."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from qo.errors import Conflict, ObjectTooLarge, OutcomeUnknown, StorageError
 
 Answer = TypeVar("Answer")
+Part = TypeVar("Part")
 
 _MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of payloads or results in one record
 
@@ -62,3 +64,23 @@ def _divided(places: Sequence[int], sizes: Sequence[int], largest_written: int) 
         first, places = [[largest]], [place for place in places if place != largest]
     middle = len(places) // 2
     return [*first, *filter(None, (places[:middle], places[middle:]))]
+
+
+async def write_each(parts: Mapping[int, Part], write: Callable[[int, Part], Awaitable[Answer]]) -> dict[int, Answer]:
+    """Write the part of each shard. Raises OutcomeUnknown if some of them are stored, and others are not."""
+    if len(parts) == 1:
+        return {number: await write(number, part) for number, part in parts.items()}
+    results = await asyncio.gather(*(write(*part) for part in parts.items()), return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    for error in failed:
+        if isinstance(error, OutcomeUnknown) or not isinstance(error, StorageError):
+            raise error
+    if failed and len(failed) < len(parts):
+        raise OutcomeUnknown(
+            f"the parts of {len(parts) - len(failed)} of {len(parts)} shards are stored, then: {failed[0]}"
+        ) from failed[0]
+    if failed:
+        raise failed[0]
+    return {
+        number: result for number, result in zip(parts, results, strict=True) if not isinstance(result, BaseException)
+    }

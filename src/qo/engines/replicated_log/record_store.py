@@ -8,12 +8,22 @@ from typing import NamedTuple
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
-from qo.engines.replicated_log.keys import record_key
+from qo.engines.replicated_log.keys import NO_ID, record_key
 from qo.engines.replicated_log.runner import Runner, run_inline, run_sized
 from qo.engines.retry import retry
 from qo.errors import NewerFormat, OutcomeUnknown, Refused, StorageError
 
 _MAX_READS = 3  # of a damaged record: the response may be damaged, not the object
+
+
+class LogPosition(NamedTuple):
+    """A place in the log: the number and the id of the last record that is included."""
+
+    seq: int
+    id: str
+
+
+START = LogPosition(0, NO_ID)
 
 
 class LogRecord(NamedTuple):

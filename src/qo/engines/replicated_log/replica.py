@@ -8,63 +8,40 @@ those that read one at a time.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import apsw
 import msgspec
 
 from qo.engines.replicated_log.claim_shares import ClaimCandidate, read_candidates
 from qo.engines.replicated_log.frame import FrameFlags
-from qo.engines.replicated_log.keys import NO_ID, FrameKind
-from qo.engines.replicated_log.record_store import LogRecord
-from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.keys import FrameKind
+from qo.engines.replicated_log.record_store import START, LogPosition, LogRecord
+from qo.engines.replicated_log.replica_file import PinnedReplica, ReplicaFile, database_size, mapped_errors
+from qo.engines.replicated_log.replica_tables import FIRST_SCHEMA, check_tables, create_tables, schema_of
 from qo.engines.replicated_log.schema_steps import BadStep, SchemaStep, make_step, next_step, replicated_tables
 from qo.errors import StorageError
-from qo.formats import Format
 from qo.model import ClaimRequest
 from qo.sqlite_tables.claims import require_heads, takes_from
-from qo.sqlite_tables.driver_errors import to_qo_error
-from qo.sqlite_tables.header import APPLICATION_ID, LOG_ADDITIVE, VERSION, ignore_code
+from qo.sqlite_tables.header import VERSION, ignore_code
 from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.rows import encode_list
-from qo.sqlite_tables.schema import add_missing_indexes, check_version, migrate
+from qo.sqlite_tables.schema import add_missing_indexes
 from qo.sqlite_tables.segments import SegmentDraft, draft_segment
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.transaction import ReadyLanes
 from qo.sqlite_tables.writer import Writer, WriterCall
-from qo.version import __version__
 
 Answer = TypeVar("Answer")
 
-# Of the tables before the first record, in a new log. Builds that know it may use the log: later additive steps are
-# records. In a log whose meta object does not contain it, it is the oldest one.
-FIRST_SCHEMA, OLDEST_SCHEMA = 9, 8
 _WRITER_CACHE, _READER_CACHE = 32_768, 8_192  # KiB of pages
 _JOURNAL_LIMIT = 16 * 1024 * 1024  # bytes of write-ahead log kept after a long copy or a large transaction
 _STATEMENTS = 200  # compiled statements kept by a connection
-_COPIED_PAGES = 1024  # by one step of a copy
 
 _numbers = msgspec.json.Decoder(list[int])
-
-
-def first_schema() -> Format:
-    """The schema of a new log, and the builds that may use it."""
-    return Format(format=FIRST_SCHEMA, since=FIRST_SCHEMA, qo=__version__)
-
-
-class LogPosition(NamedTuple):
-    """A place in the log: the number and the id of the last record that is included."""
-
-    seq: int
-    id: str
-
-
-START = LogPosition(0, NO_ID)
 
 
 class UnappliableRecord(StorageError):
@@ -103,9 +80,9 @@ class Replica:
     def _open(self, new_schema: int | None) -> None:
         db = self._connect(_WRITER_CACHE)
         if new_schema is not None:
-            _create_tables(db, self._place, new_schema)
+            create_tables(db, self._place, new_schema)
         else:
-            _check_tables(db, self._place)
+            check_tables(db, self._place)
         self._db = db
         self._read_schema()
         if new_schema is None:
@@ -117,7 +94,7 @@ class Replica:
         self._forget_reads()
 
     def _read_schema(self) -> None:
-        self.schema, self.schema_since = _version(self._db, self._place)
+        self.schema, self.schema_since = schema_of(self._db, self._place)
         self._tables = replicated_tables(self._db)
 
     def _forget_reads(self) -> None:
@@ -292,7 +269,7 @@ class Replica:
     def size(self) -> int:
         """The bytes of the database."""
         with self._mapped_errors():
-            return _size(self._reading)
+            return database_size(self._reading)
 
     # --- copies
 
@@ -319,87 +296,5 @@ class Replica:
     def _mapped_errors(self) -> Iterator[None]:
         if os.getpid() != self._process:
             raise StorageError(f"{self._place} was opened before the process forked; open another one in the child")
-        with _mapped_errors(self._place):
+        with mapped_errors(self._place):
             yield
-
-
-class PinnedReplica:
-    """The tables of a replica at one position."""
-
-    def __init__(self, place: str, path: Path, position: LogPosition, schema: int, schema_since: int) -> None:
-        self._place, self.position, self.schema, self.schema_since = place, position, schema, schema_since
-        self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
-            self._db.execute("BEGIN")
-            self.size = _size(self._db)  # the first read begins the snapshot
-        except BaseException:
-            self._db.close()
-            raise
-
-    def copy_to(self, path: Path) -> None:
-        """Copy the database to a new file."""
-        with _mapped_errors(self._place):
-            copy = apsw.Connection(str(path))
-            try:
-                copy.execute("PRAGMA synchronous = OFF")
-                with copy.backup("main", self._db, "main") as backup:
-                    while not backup.done:
-                        backup.step(_COPIED_PAGES)
-            finally:
-                copy.close()
-
-    def close(self) -> None:
-        self._db.close()
-
-
-@contextmanager
-def _mapped_errors(place: str) -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise to_qo_error(f"the replica of {place}", error) from error
-
-
-def _size(db: apsw.Connection) -> int:
-    size: int = db.execute("PRAGMA page_count").get * db.execute("PRAGMA page_size").get
-    return size
-
-
-def _create_tables(db: apsw.Connection, place: str, schema: int) -> None:
-    migrate(db, place, schema, additive=LOG_ADDITIVE)
-    db.execute(files("qo.engines.replicated_log").joinpath("replica_schema.sql").read_text("utf-8"))
-
-
-def _version(db: apsw.Connection, place: str) -> tuple[int, int]:
-    """The version of the tables, and the oldest version whose builds may use them."""
-    version = check_version(db, place)
-    since: int = db.execute("SELECT since FROM formats WHERE number = ?", (version,)).get or version
-    return version, since
-
-
-_SchemaEntry = tuple[str, str, str]  # type, name and table
-
-
-def _entries(db: apsw.Connection) -> set[_SchemaEntry]:
-    return set(db.execute("SELECT type, name, tbl_name FROM sqlite_schema"))
-
-
-@cache
-def _first_entries(schema: int) -> frozenset[_SchemaEntry]:
-    db = apsw.Connection(":memory:")
-    try:
-        _create_tables(db, "memory", schema)
-        return frozenset(_entries(db))
-    finally:
-        db.close()
-
-
-def _check_tables(db: apsw.Connection, place: str) -> None:
-    """Raise StorageError if an image does not contain the tables of a log, or anything that runs code."""
-    found = _entries(db)
-    code = sorted(name for kind, name, _ in found if kind not in {"table", "index"})
-    code += [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE 'create%virtual%'")]
-    missing = sorted(name for _, name, _ in _first_entries(min(FIRST_SCHEMA, OLDEST_SCHEMA)) - found)
-    if code or missing or db.execute("PRAGMA application_id").get != APPLICATION_ID:
-        problem = f"it has {', '.join(code)}" if code else f"it has no {', '.join(missing) or 'mark of qo'}"
-        raise StorageError(f"an image of {place} does not contain the tables of a log: {problem}")

@@ -1,4 +1,4 @@
-"""The private directory of a replica. It is disposable: the state is in the bucket.
+"""The private directory of a replica, and copies of its database. It is disposable: the state is in the bucket.
 
 A process that is killed leaves its directory behind, and the next process that needs one removes it. The lock on
 `owner.lock` shows whether the owner is alive. The database of another process is never opened.
@@ -9,12 +9,17 @@ import shutil
 import sys
 import tempfile
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import apsw
+
 from qo.clock import system_clock
+from qo.engines.replicated_log.record_store import LogPosition
 from qo.errors import StorageError
 from qo.ids import new_token
+from qo.sqlite_tables.driver_errors import to_qo_error
 
 if sys.platform != "win32":
     import fcntl
@@ -25,6 +30,7 @@ _LOCK = "owner.lock"
 _DATABASE = "replica.sqlite"
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600  # modes
 _MAX_CREATION_TIME = 3600.0  # seconds
+_COPIED_PAGES = 1024  # by one step of a copy
 _SPACE_FACTOR = 2  # a replica needs its size, and as much again for the write-ahead log or a copy
 
 
@@ -100,3 +106,48 @@ def _remove_own(folder: Path, lock: int, process: int) -> None:
     if os.getpid() == process:  # a forked child must not remove the directory of its parent
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+# --- copies
+
+
+class PinnedReplica:
+    """The tables of a replica at one position."""
+
+    def __init__(self, place: str, path: Path, position: LogPosition, schema: int, schema_since: int) -> None:
+        self._place, self.position, self.schema, self.schema_since = place, position, schema, schema_since
+        self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            self._db.execute("BEGIN")
+            self.size = database_size(self._db)  # the first read begins the snapshot
+        except BaseException:
+            self._db.close()
+            raise
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the database to a new file."""
+        with mapped_errors(self._place):
+            copy = apsw.Connection(str(path))
+            try:
+                copy.execute("PRAGMA synchronous = OFF")
+                with copy.backup("main", self._db, "main") as backup:
+                    while not backup.done:
+                        backup.step(_COPIED_PAGES)
+            finally:
+                copy.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+
+@contextmanager
+def mapped_errors(place: str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise to_qo_error(f"the replica of {place}", error) from error
+
+
+def database_size(db: apsw.Connection) -> int:
+    size: int = db.execute("PRAGMA page_count").get * db.execute("PRAGMA page_size").get
+    return size

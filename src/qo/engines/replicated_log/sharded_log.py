@@ -6,24 +6,23 @@ from itertools import chain
 from typing import Protocol, TypeVar
 
 from qo.clock import Clock
-from qo.engine import Snapshot
+from qo.engine import Engine, Snapshot
 from qo.engines.hand_backs import HandBacks
 from qo.engines.parallel import in_parallel
 from qo.engines.polling import ClaimPoller
 from qo.engines.replicated_log.keys import shard_of
 from qo.engines.replicated_log.log_shard import LogShard
-from qo.engines.replicated_log.record_batches import write_in_batches
+from qo.engines.replicated_log.record_batches import write_each, write_in_batches
 from qo.engines.replicated_log.shard_claims import ShardClaims
 from qo.engines.replicated_log.shard_owners import ShardOwners
-from qo.engines.replicated_log.shard_pages import merged_page
-from qo.engines.replicated_log.shard_writes import write_each
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, stamps
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Position, Task, cursor, stamps
 
 T = TypeVar("T")
 Answer = TypeVar("Answer")
 
 _CLOSE_TIMEOUT = 30.0  # seconds
 _MAX_REPAIRS = 4  # shards that are repaired at the same time
+_MIN_STEP = 8  # tasks that a page reads from a shard at once
 
 
 class _HasId(Protocol):
@@ -165,7 +164,7 @@ class ShardedLog:
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        return await merged_page(self.shards, where, limit=limit, after=after, created_before=created_before)
+        return await _merged_page(self.shards, where, limit=limit, after=after, created_before=created_before)
 
     async def snapshot(self) -> Snapshot:
         """All tasks. The version grows with each write to any shard."""
@@ -207,3 +206,43 @@ class ShardedLog:
     async def _holder(self, name: str) -> LogShard | None:
         found = await self._ask_each(lambda shard: shard.read_note(name))
         return next((shard for shard, note in zip(self.shards, found, strict=True) if note is not None), None)
+
+
+# --- pages
+
+
+async def _merged_page(
+    shards: Sequence[Engine], where: Filter, *, limit: int, after: str, created_before: float | None
+) -> list[Task]:
+    """The first `limit` tasks of all shards, newest first. A cursor is the position of a task in time, in any shard.
+
+    Each shard is read in steps of about its share, so that a page does not hold a whole page of every shard.
+    """
+    step = max(_MIN_STEP, 2 * limit // len(shards))
+    found: dict[int, list[Task]] = {number: [] for number in range(len(shards))}
+    short = [*found]  # shards that may have more of the first tasks
+    page: list[Task] = []
+
+    async def read(number: int) -> bool:
+        """Read the next tasks of a shard. Returns whether there may be more."""
+        start = cursor(found[number][-1]) if found[number] else after
+        some = await shards[number].find(where, limit=min(step, limit), after=start, created_before=created_before)
+        found[number] += some
+        return len(some) == min(step, limit)
+
+    has_more = dict.fromkeys(short, True)
+    while short and limit > 0:
+        for number, more in zip(short, await in_parallel(read, short), strict=True):
+            has_more[number] = more
+        page = sorted((task for tasks in found.values() for task in tasks), key=_position, reverse=True)[:limit]
+        last = _position(page[-1]) if len(page) == limit else None
+        short = [
+            number
+            for number, tasks in found.items()
+            if has_more[number] and (last is None or _position(tasks[-1]) >= last)
+        ]
+    return page
+
+
+def _position(task: Task) -> Position:
+    return Position(task.created_at, task.id)
