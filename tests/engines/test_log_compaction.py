@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from qo.bucket import ANY, Blob, Bucket
-from qo.buckets.memory import CountingBucket, MemoryBucket
-from qo.engines.replicated_log import compaction, images
+from qo.buckets.memory import MemoryBucket
+from qo.engines.replicated_log import images
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.merged_records import MergedRange, block_of, chosen
@@ -94,19 +94,6 @@ async def test_a_block_is_merged_by_the_process_that_completes_it() -> None:
     names = sorted(key.rpartition("/")[2] for key in await keys(bucket, "/merged/"))
     assert names == [f"{1:016x}-{3:016x}", f"{4:016x}-{7:016x}"]
     await check_bucket(bucket)
-
-
-async def test_records_of_a_block_that_is_too_large_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "_MAX_MERGED_BYTES", 4000)
-    monkeypatch.setattr(compaction, "_MAX_KEPT_BYTES", 100)
-    clock = ManualClock()
-    bucket = CountingBucket(MemoryBucket(clock))
-    engine = process(bucket, clock, LogOptions(block_size=8))
-    for name in range(16):
-        await engine.add([new(name, payload=b"x" * 1000)])
-    await engine.close()
-    assert bucket.requests["get"] == 3  # the name of the log, and the checkpoint after each block
-    assert await keys(bucket, "/merged/") == []
 
 
 async def test_higher_levels_are_merged_in_repair() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import apsw
 import pytest
 
-from qo.engines.replicated_log import replica as replica_module
+from qo.engines.replicated_log import replica_tables
 from qo.engines.replicated_log.frame import FrameFlags
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.replica_file import ReplicaFile
@@ -21,7 +21,7 @@ def test_an_image_of_a_build_that_did_not_know_a_step_gets_its_indexes(
     open_replica: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a build adds the columns of the step, and no index."""
-    monkeypatch.setattr(replica_module, "FIRST_SCHEMA", 7)
+    monkeypatch.setattr(replica_tables, "FIRST_SCHEMA", 7)
     first = open_replica()
     while step := first.upgrade():
         flags, version = FrameFlags.SCHEMA_STEP, {"schema": step.number, "schema_since": step.since}

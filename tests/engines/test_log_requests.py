@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qo.buckets.memory import CountingBucket, MemoryBucket
+from qo.engines.replicated_log import compaction
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.keys import parse_key
 from qo.engines.replicated_log.log_options import LogOptions, SubmitMode
@@ -138,6 +139,19 @@ async def test_a_read_of_a_current_replica_is_one_listing(bucket: CountingBucket
     before = bucket.requests.copy()
     assert [task.id for task in await engine.find(Filter(), limit=9)] == [task_id(1)]
     assert bucket.requests - before == {"list": 1}
+
+
+async def test_records_of_a_block_that_is_too_large_are_not_read_again(
+    bucket: CountingBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_MAX_MERGED_BYTES", 4000)
+    monkeypatch.setattr(compaction, "_MAX_KEPT_BYTES", 100)
+    engine = ReplicatedLogEngine(bucket, LogOptions(block_size=8))
+    for name in range(16):
+        await engine.add([new(name, payload=b"x" * 1000)])
+    await engine.close()
+    assert bucket.requests["get"] == 3  # the name of the log, and the checkpoint after each block
+    assert not [key async for key in bucket.keys("log/") if "/merged/" in key]
 
 
 async def test_the_repair_of_a_young_log_lists_nothing_that_it_cannot_delete(

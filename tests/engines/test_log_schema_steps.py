@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
-from qo.engines.replicated_log import replica as replica_module
+from qo.engines.replicated_log import replica_tables
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.frame import FrameFlags, decode_frame
 from qo.engines.replicated_log.log_meta import create_log, read_meta, record_schema
@@ -135,7 +135,7 @@ def test_a_step_that_is_no_json_is_refused(replica: Replica) -> None:
 def test_a_newer_build_migrates_an_older_log_step_by_step(
     open_replica: Callable[..., Replica], temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_module, "FIRST_SCHEMA", 5)
+    monkeypatch.setattr(replica_tables, "FIRST_SCHEMA", 5)
     first, second = open_replica(), open_replica()
     numbers = []
     while step := first.upgrade():
@@ -181,7 +181,7 @@ def test_positions_continue_after_a_step(replica: Replica) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_engines_of_a_newer_build_upgrade_a_log_together(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
-    monkeypatch.setattr(replica_module, "FIRST_SCHEMA", 5)
+    monkeypatch.setattr(replica_tables, "FIRST_SCHEMA", 5)
     bucket = MemoryBucket()
     engines = [ReplicatedLogEngine(bucket) for _ in range(3)]
     if fails:  # the process ends after the meta object was changed, before its step is a record

@@ -19,7 +19,7 @@ from qo.engines.replicated_log.frame import FrameFlags
 from qo.engines.replicated_log.keys import FrameKind
 from qo.engines.replicated_log.record_store import START, LogPosition, LogRecord
 from qo.engines.replicated_log.replica_file import PinnedReplica, ReplicaFile, database_size, mapped_errors
-from qo.engines.replicated_log.replica_tables import FIRST_SCHEMA, check_tables, create_tables, schema_of
+from qo.engines.replicated_log.replica_tables import check_tables, create_tables, first_schema, schema_of
 from qo.engines.replicated_log.schema_steps import BadStep, SchemaStep, make_step, next_step, replicated_tables
 from qo.errors import StorageError
 from qo.model import ClaimRequest
@@ -72,7 +72,7 @@ class Replica:
         self._connections: list[apsw.Connection] = []
         try:
             with self._mapped_errors():
-                self._open(None if file is not None else schema or FIRST_SCHEMA)
+                self._open(None if file is not None else schema or first_schema().format)
         except BaseException:
             self.close()
             raise
