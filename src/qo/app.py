@@ -23,6 +23,7 @@ from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
 from qo.encryption import Encrypted, check_codec
 from qo.errors import InvalidSetting
+from qo.handler_functions import function_name
 from qo.hooks import HookDecorators, Hooks
 from qo.model import Filter, Limit, NewTask, RetryPolicy, Task, Unique
 from qo.sync import SyncTaskHandle
@@ -233,7 +234,9 @@ class App(HookDecorators):
 
         def declare(function: Callable[..., Any]) -> TaskFunction[Any, Any, Any]:
             handler_options: HandlerOptions = make_options(function, **options)
-            handler = make_handler(function, type=name or function.__name__, options=handler_options)
+            handler = make_handler(
+                function, type=function_name(function) if name is None else name, options=handler_options
+            )
             self.registry.add(handler)
             return TaskFunction(self, handler)
 

@@ -4,13 +4,14 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, Union
 
 import msgspec
 from msgspec import Struct
 
 from qo.codec import decode_value, encode_value, is_sealed, sealed_key_id
 from qo.errors import EncryptedValue, InvalidSetting, InvalidTask
+from qo.handler_functions import check_function, function_name, type_hints
 from qo.hooks import Hooks
 from qo.model import (
     DEFAULT_POLICY,
@@ -131,8 +132,9 @@ class Registry:
 
 def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     """Validated options. Mistakes are raised at import, where the options are declared."""
+    check_function(function)
     if unknown := unknown_options(given, {*HandlerOptions.__struct_fields__, "name"}):
-        raise InvalidSetting(f"task {function.__name__}: {unknown}")
+        raise InvalidSetting(f"task {function_name(function)}: {unknown}")
     given = {name: value for name, value in given.items() if value is not None}
     if isinstance(given.get("timeout"), timedelta):
         given["timeout"] = given["timeout"].total_seconds()
@@ -192,7 +194,7 @@ def make_handler(function: Callable[..., Any], *, type: str, options: HandlerOpt
         function=function,
         options=options,
         arguments=SignatureArguments(function),
-        returns=_hints(function).get("return", Any),
+        returns=type_hints(function).get("return", Any),
     )
 
 
@@ -204,8 +206,8 @@ class SignatureArguments:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = getattr(function, "__name__", repr(function))
         self._signature = inspect.signature(function)
-        hints = _hints(function)
-        fields: list[Any] = []
+        hints = type_hints(function)
+        fields: list[tuple[str, Any, bool]] = []  # name, type, and whether there is a default
         self._open = False  # the function has **kwargs
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
@@ -215,20 +217,25 @@ class SignatureArguments:
             if parameter.kind is parameter.VAR_KEYWORD:
                 self._open = True
                 continue
-            kind = hints.get(parameter.name, Any)
-            default = () if parameter.default is parameter.empty else (msgspec.UNSET,)
-            fields.append((parameter.name, kind | msgspec.UnsetType if default else kind, *default))
+            has_default = parameter.default is not parameter.empty
+            fields.append((parameter.name, hints.get(parameter.name, Any), has_default))
         names = list(self._signature.parameters)
         is_by_position = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in self._signature.parameters.values())
         self._names = names if is_by_position else None  # for calls that pass all arguments, see `_bind`
         self._takes_raw = names[0] if len(names) == 1 and hints.get(names[0]) is bytes else None
-        self._types = {field[0]: field[1] for field in fields}
+        self._types = {name: kind for name, kind, _ in fields}
         self._struct = self._build(fields)
         self._decoder = msgspec.json.Decoder(self._struct)
 
-    def _build(self, fields: list[Any]) -> type[Struct]:
+    def _build(self, fields: list[tuple[str, Any, bool]]) -> type[Struct]:
         try:
-            struct = msgspec.defstruct(self._name, fields, kw_only=True, forbid_unknown_fields=not self._open)
+            members = [
+                (name, Union[kind, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007 - not every annotation supports |
+                if has_default
+                else (name, kind)
+                for name, kind, has_default in fields
+            ]
+            struct = msgspec.defstruct(self._name, members, kw_only=True, forbid_unknown_fields=not self._open)
             msgspec.json.Decoder(struct)  # raises for unsupported annotations
         except TypeError as error:
             raise InvalidSetting(f"{self._name}: an argument of this type cannot be stored as JSON: {error}") from error
@@ -324,7 +331,7 @@ class PayloadArguments:
         parameters = list(inspect.signature(function).parameters)
         if not parameters:
             raise InvalidSetting(f"{function!r} must take the payload as its first argument")
-        self._kind = _hints(function).get(parameters[0], Any)
+        self._kind = type_hints(function).get(parameters[0], Any)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         (value,) = (*args, *kwargs.values())
@@ -348,11 +355,3 @@ def decode_payload(payload: bytes, kind: Any) -> Any:
 STYLES: dict[str, Callable[[Callable[..., Any]], Arguments]] = {
     kind.style: kind for kind in (SignatureArguments, PayloadArguments)
 }
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated at run time
-        return {}
-    return {name: Any if hint is inspect.Parameter.empty else hint for name, hint in hints.items()}

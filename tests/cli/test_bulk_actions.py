@@ -74,6 +74,27 @@ def test_a_filter_that_cannot_match_is_an_error(call: Any) -> None:
     assert "not both" in call.error("cancel", NOWHERE, "--type", "a", code=2)["error"]
 
 
+@pytest.mark.parametrize("verb", ["cancel", "delete", "archive", "replay"])
+@pytest.mark.parametrize("empty", ["--queue=", "--type=", "--queue=,", "--type= , ", "--batch="])
+def test_an_empty_filter_does_not_select_all_tasks(call: Any, verb: str, empty: str) -> None:
+    """A script passes `--queue "$QUEUE"`, and the variable is not set."""
+    call("cancel", call.submit("t"))
+    call.submit("t")
+    for status in ([], ["--status", "pending" if verb == "cancel" else "cancelled"]):
+        call(verb, empty, *status, "--yes", code=2)
+    assert statuses(call) == {"pending": 1, "cancelled": 1}
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_empty_name_does_not_pause_or_resume_everything(call: Any, verb: str) -> None:
+    call("submit", "--type", "t")
+    call("pause", "--queue", "mail")
+    assert "contains no name" in call.error(verb, "--queue", "", code=2)["error"]
+    assert "contains no name" in call.error(verb, "--type", ",", code=2)["error"]
+    controls = call.json("pause", "--queue", "mail")
+    assert controls["paused"] is False and controls["paused_queues"] == ["mail"]
+
+
 def test_switches_are_set_shown_and_lifted(call: Any) -> None:
     call.submit("t")
     assert call.json("pause", "--queue", "mail,web", "--type", "crawl")["paused_queues"] == ["mail", "web"]

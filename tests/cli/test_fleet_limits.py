@@ -10,7 +10,7 @@ def test_fleet_limits_are_set_shown_and_removed(call: Qo) -> None:
         "type crawl: at most 5 at a time (set here), 1 task waiting"
         in call("limit", "--type", "crawl", "--concurrency", "5").stdout
     )
-    call("limit", "--queue", "mail", "--starts", "100", "--per", "60")
+    call("limit", "--queue", "mail", "--starts", "100", "--per", "1m")
     call("limit", "--key", "customer_id=42", "--concurrency", "1", "--starts", "2")
     shown = call("limit").stdout
     assert "queue mail: at most 100 starts in 60 s (set here)" in shown
@@ -29,6 +29,16 @@ def test_a_fleet_limit_that_means_nothing_is_refused(call: Qo) -> None:
         ("--key", "customer", "--concurrency", "1"),
         ("--type", "a", "--starts", "1", "--per", "0"),
         ("--queue", "a"),
+        ("--queue", ""),
+        ("--type", "", "--concurrency", "1"),
+        ("5", "--type", ""),
+        ("5", "--type", "a", "--concurrency", "1"),
+        ("--max-types", "5", "--type", "a", "--concurrency", "1"),
+        ("--per", "5"),
+        ("5", "--per", "5"),
+        ("--type", "a", "--concurrency", "1", "--per", "5"),
+        ("--type", "a", "--remove", "--concurrency", "1"),
     ):
         assert call.error("limit", *words, code=2)["error"]
     assert call.json("limit") == []
+    assert call.json("resume")["rate_limit"] == 0

@@ -69,9 +69,12 @@ def test_the_log_is_for_people_or_for_machines(call: Any, processes: Any) -> Non
 WRONG_TARGETS = {
     "missing_module": "there is no module 'missing_module'",
     "jobs:ap": "has no attribute 'ap'; did you mean jobs:app?",
-    "jobs:nothing": "is a int, not a qo.App",
+    "jobs:nothing": "is not a qo.App but of type int",
     "jobs:empty": "has no tasks",
     "jobs.py": "did you mean jobs:app?",
+    "./jobs.py": "did you mean jobs:app?",
+    "leaves": "leaves cannot be imported: it calls sys.exit(3) (",
+    "mistake": "did you mean 'max_retries'? ({folder}/mistake.py, line 3)",
     "crash": "cannot be imported: ZeroDivisionError",
     "imports": "cannot be imported: ModuleNotFoundError: No module named 'not_installed'",
 }
@@ -93,6 +96,8 @@ def test_a_wrong_target_or_option_is_reported_in_one_sentence(processes: Any) ->
     """One process loads all of them, with the function that a worker calls."""
     (processes.folder / "crash.py").write_text("1 / 0")
     (processes.folder / "imports.py").write_text("import not_installed")
+    (processes.folder / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    (processes.folder / "mistake.py").write_text("import qo\napp = qo.App()\n@app.task(max_retry=3)\ndef f(): ...\n")
     done = subprocess.run(
         [sys.executable, "-c", LOAD, *WRONG_TARGETS],
         cwd=processes.folder,
@@ -104,7 +109,16 @@ def test_a_wrong_target_or_option_is_reported_in_one_sentence(processes: Any) ->
     )
     lines = done.stdout.splitlines()
     for line, said in zip(lines, [*WRONG_TARGETS.values(), "only for buckets and folders"], strict=True):
-        assert said in line
+        assert said.format(folder=processes.folder) in line
+
+
+def test_a_worker_accepts_long_and_short_durations(processes: Any) -> None:
+    """The supervisor passes them on to its processes as text."""
+    store = Qo(f"file://{processes.folder}/folder")
+    store.submit("add", "--input", '{"a": 1, "b": 2}')
+    durations = ("--scan-interval", "30d", "--poll", "0.00001", "--retention", "3000w", "--expiry-grace", "0.00001")
+    processes.run("--url", store.url, "worker", "jobs:app", "--drain", *durations)
+    assert store.json("stats")["completed"] == 1
 
 
 def test_a_target_that_cannot_be_imported_ends_a_worker(processes: Any) -> None:

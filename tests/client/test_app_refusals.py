@@ -1,6 +1,8 @@
 """What an app refuses, where it is written."""
 
-from collections.abc import Awaitable, Callable, Iterator
+import functools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -93,6 +95,64 @@ def test_arguments_that_cannot_travel_by_name_are_refused_where_they_are_written
         def positional(a: int, /) -> None: ...
 
 
+async def coroutine() -> None: ...
+
+
+def plain() -> None: ...
+
+
+LOCK = threading.Lock()
+
+
+class Machine: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+def takes_a_lock(lock: threading.Lock = LOCK) -> None: ...
+
+
+def takes_five(number: 5 = 5) -> None: ...  # type: ignore[valid-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (generator, "generator is a generator, whose result cannot be stored; return a list"),
+        (async_generator, "async_generator is a generator"),
+        (Machine, "Machine is a class, so it cannot handle tasks"),
+        (int, "int is a class"),
+        (5, "5 is not a function"),
+        (functools.partial(plain), r"functools.partial\(.*\) has no name; pass name="),
+        (functools.partial(max, 1), r"the arguments of functools.partial\(.*\) are not known"),
+        (takes_five, "takes_five: an argument of this type cannot be stored as JSON"),
+        (takes_a_lock, "takes_a_lock: an argument of this type cannot be stored as JSON"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_handle_tasks_is_refused_where_it_is_written(app: App, function: Any, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        app.task(function)
+    assert len(app.registry) == 0
+
+
+def test_an_annotation_that_only_type_checkers_know_leaves_the_others_in_force(app: App) -> None:
+    @app.task
+    def send(to: "Address", copies: int, note: "a few words" = "") -> None: ...  # type: ignore[name-defined,valid-type] # noqa: F722,F821
+
+    enqueue: Callable[..., object] = send.enqueue
+    with pytest.raises(InvalidTask, match=r"Expected `int`, got `str` - at `\$.copies`"):
+        enqueue(to="ada@example.com", copies="two")
+    enqueue(to="ada@example.com", copies=2, note=3)
+    assert len(app.tasks()) == 1
+
+
 def test_two_functions_of_one_name_are_refused(app: App) -> None:
     def first() -> None: ...
 
@@ -103,12 +163,6 @@ def test_two_functions_of_one_name_are_refused(app: App) -> None:
     with pytest.raises(InvalidSetting, match="two functions are declared for the type 'same'; rename one of them"):
         app.task(name="same")(second)
     assert len(app.registry) == 1
-
-
-async def coroutine() -> None: ...
-
-
-def plain() -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -128,6 +182,8 @@ def plain() -> None: ...
         (plain, {"needs": ["a b"]}, "needs: 'a b' is not a name"),
         (plain, {"needs": "gpu"}, "needs: 'gpu' is not a list of names"),
         (plain, {"name": "a b"}, "type: 'a b' is not a type"),
+        (plain, {"name": ""}, "type: '' is not a type"),
+        (plain, {"retry": 3}, "retry: 3 is not a qo.RetryPolicy"),
         (plain, {"retry": RetryPolicy(jitter=3)}, "retry.jitter: 3 must be"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -53,6 +53,16 @@ def test_an_invalid_option_is_refused(query: str, tmp_path: Path) -> None:
         open_engine(f"file://{tmp_path}?{query}")
 
 
+async def test_the_scan_interval_may_have_a_unit_as_in_the_options_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QO_SCAN_INTERVAL", "2h")
+    engine = open_engine(f"file://{tmp_path}")
+    await engine.open()
+    await engine.close()
+    open_engine(f"file://{tmp_path}?layout=tasks&scan_interval=30d")
+
+
 async def test_two_engines_on_one_folder_share_its_tasks(tmp_path: Path) -> None:
     for query, kind in (("?layout=tasks", ObjectPerTaskEngine), ("?layout=one", OneObjectEngine)):
         url = f"file://{tmp_path}{query}"

@@ -1,7 +1,6 @@
 """One invocation of the command line: types of parameters, which store it uses, and how it prints its output."""
 
 import functools
-import math
 import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,6 +10,7 @@ import click
 from qo.cli.completion import complete_queues, complete_types
 from qo.cli.output import as_json, shown_progress
 from qo.destinations import DEFAULT_URL, default_url
+from qo.durations import parse_duration
 from qo.errors import InvalidTask, StorageError
 from qo.model import LEVELS, PendingKind, Status, check_name, check_type
 from qo.safe_text import hide_password
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Complete = Callable[[click.Context, str], "list[CompletionItem]"]
 
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|[smhdw]?)")
 _HEX = "0123456789abcdef"
 _SHARD_RANGE = re.compile(r"([0-9a-f])(?:-([0-9a-f]))?")
 
@@ -38,9 +36,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        found = _DURATION.fullmatch(str(value).strip().lower())
-        seconds = float(found[1]) * _UNITS[found[2]] if found else math.inf
-        if not math.isfinite(seconds):
+        seconds = parse_duration(str(value))
+        if seconds is None:
             self.fail(f"{value!r:.80} is not a duration such as 90, 90s, 5m, 2h or 7d.", param, ctx)
         return seconds
 
@@ -63,6 +60,8 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
         if isinstance(value, tuple):
             return value
         given = [name for part in str(value).split(",") if (name := part.strip())]
+        if not given:  # an empty variable of a script must not select all tasks
+            self.fail(f"{value!r:.80} contains no name; leave out the option for all.", param, ctx)
         try:
             return tuple(self._check(self._field, name) for name in given)
         except InvalidTask as error:

@@ -7,7 +7,7 @@ import msgspec
 from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import TYPES, Invocation, Names, common, examples, flatten, option
+from qo.cli.context import DURATION, TYPES, Invocation, Names, common, examples, flatten, option
 from qo.client import Client
 from qo.fleet_limits.limit_status import MAX_GROUPS, GroupStatus, LimitStatus, describe_limit, limit_statuses
 from qo.model import Limit, plural
@@ -29,7 +29,7 @@ class FleetOptions(TypedDict):
     key: str | None
     concurrency: int | None
     starts: int | None
-    per: float
+    per: float | None
     remove: bool
 
 
@@ -90,7 +90,7 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
     metavar="N",
     help="Tasks that start within --per, across all workers.",
 )
-@option("--per", type=float, default=1.0, metavar="SECONDS", help="Period of --starts.")
+@option("--per", type=DURATION, help="Period of --starts.  [default: 1s]")
 @option("--remove", is_flag=True, help="Remove a limit that was set here, and restore the limit in the code.")
 def limit(
     call: Invocation, rate: float | None, type_: str | None, max_types: int | None, **fleet: Unpack[FleetOptions]
@@ -101,10 +101,14 @@ def limit(
     the command shows these limits.
     """
     if fleet["concurrency"] or fleet["starts"] or fleet["remove"]:
+        if rate is not None or max_types is not None:
+            raise click.UsageError("Pass a RATE or --max-types in a call without --concurrency, --starts and --remove.")
         _limit_fleet(call, type_, fleet)
         return
-    if fleet["queue"] or fleet["key"]:
+    if fleet["queue"] is not None or fleet["key"] is not None:
         raise click.UsageError("Pass --concurrency, --starts or --remove with --queue and --key.")
+    if fleet["per"] is not None:
+        raise click.UsageError("Pass --starts with --per.")
     if rate is None and max_types is None and type_ is None:
         _show_limits(call, call.run(_read_limits))
         return
@@ -117,7 +121,9 @@ def limit(
             async with audited(client, "limit", f"{max_types} types"):
                 controls = await client.controls.limit_types(max_types)
         if rate is not None:
-            async with audited(client, "limit", f"{rate:g} per second" + (f", type {type_}" if type_ else "")):
+            async with audited(
+                client, "limit", f"{rate:g} per second" + (f", type {type_}" if type_ is not None else "")
+            ):
                 controls = await client.controls.limit_rate(rate, type=type_)
         return controls
 
@@ -129,7 +135,12 @@ def _limit_fleet(call: Invocation, type_: str | None, given: FleetOptions) -> No
     named = [f"{prefix}:{name}" for prefix, name in scopes.items() if name is not None]
     if len(named) != 1:
         raise click.UsageError("Pass one of --type, --queue and --key.")
-    limit = Limit(concurrency=given["concurrency"] or 0, rate=given["starts"] or 0, per=given["per"])
+    if given["remove"] and (given["concurrency"] or given["starts"]):
+        raise click.UsageError("Pass --remove without --concurrency and --starts.")
+    if given["per"] is not None and given["starts"] is None:
+        raise click.UsageError("Pass --starts with --per.")
+    per = 1.0 if given["per"] is None else given["per"]
+    limit = Limit(concurrency=given["concurrency"] or 0, rate=given["starts"] or 0, per=per)
 
     async def work(client: Client) -> list[LimitStatus]:
         described = "as in the code" if given["remove"] else describe_limit(limit)

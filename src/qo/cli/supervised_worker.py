@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from rich.table import Table
 from rich.text import Text
 
+import qo
 from qo import destinations
 from qo.app import App, background_of
 from qo.cli.exit_codes import Exit
@@ -63,7 +64,9 @@ def load_app(target: str, url: str | None, options: Mapping[str, str] | None = N
 
 def _import(name: str) -> ModuleType:
     if name.endswith(".py") or not name or not all(part.isidentifier() for part in name.split(".")):
-        hint = f"; did you mean {name[:-3].replace('/', '.')}:{_DEFAULT_ATTRIBUTE}?" if name.endswith(".py") else ""
+        module = name.removeprefix("./").removesuffix(".py").replace("/", ".")
+        is_path = name.endswith(".py") and all(part.isidentifier() for part in module.split("."))
+        hint = f"; did you mean {module}:{_DEFAULT_ATTRIBUTE}?" if is_path else ""
         raise InvalidSetting(f"{name!r:.80} is not a module; use module:attribute, such as myproject.tasks:app{hint}")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -74,15 +77,23 @@ def _import(name: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise InvalidSetting(f"there is no module {error.name!r} in {here} or in the installed packages") from error
         raise InvalidSetting(_import_error(name, error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidSetting(_import_error(name, error)) from error
 
 
-def _import_error(name: str, error: Exception) -> str:
+def _import_error(name: str, error: BaseException) -> str:
     """The error of an import, and its place in the user's code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{name} cannot be imported: {type(error).__name__}: {error}{where}"
+    ours, python = str(Path(qo.__file__).parent), str(Path(traceback.__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((ours, "<"))
+        and ("site-packages" in frame.filename or not frame.filename.startswith(python))
+    ]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    is_exit = isinstance(error, SystemExit)
+    problem = f"it calls sys.exit({error})" if is_exit else f"{type(error).__name__}: {error}"
+    return f"{name} cannot be imported: {problem}{where}"
 
 
 def _find(module: ModuleType, attribute: str, target: str) -> Any:
@@ -91,7 +102,7 @@ def _find(module: ModuleType, attribute: str, target: str) -> Any:
         if not hasattr(found, part):
             apps = sorted(name for name, value in vars(module).items() if isinstance(value, App))
             hint = f"; did you mean {module.__name__}:{apps[0]}?" if apps else ""
-            raise InvalidSetting(f"{target}: {module.__name__} has no attribute {part!r}{hint}")
+            raise InvalidSetting(f"{target}: the module {module.__name__} has no attribute {part!r}{hint}")
         found = getattr(found, part)
     return found
 
@@ -101,7 +112,7 @@ def _as_app(found: Any, target: str) -> App:
         return found
     registry = getattr(found, "registry", None)
     if not isinstance(registry, Registry):
-        raise InvalidSetting(f"{target} is a {type(found).__name__}, not a qo.App")
+        raise InvalidSetting(f"{target} is not a qo.App but of type {type(found).__name__}")
     inner = getattr(found, "app", None)
     app = inner if isinstance(inner, App) else App()
     app.registry = registry

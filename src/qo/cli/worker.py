@@ -14,6 +14,7 @@ from qo.cli.context import DURATION, Invocation, Names, Shards, common, examples
 from qo.cli.exit_codes import Exit
 from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.cli.output import print_error, print_json_error
+from qo.durations import duration_text
 from qo.errors import NewerFormat
 from qo.ids import new_worker_id
 from qo.log_output import LEVELS, start_logging
@@ -88,27 +89,27 @@ def child_command(plan: Plan, name: str, *, number: int, json: bool) -> list[str
     words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name, "--processes", str(plan.processes)]
     words += ["--json"] if json else []
     words += ["--url", plan.url] if plan.url is not None else []
-    for field in ("concurrency", "lease", "grace", "heartbeat"):
-        words += [f"--{field}", str(getattr(settings, field))]
-    words += ["--poll", str(settings.poll)] if settings.poll else []
+    words += ["--concurrency", str(settings.concurrency)]
+    for field in ("lease", "grace", "heartbeat"):
+        words += [f"--{field}", duration_text(getattr(settings, field))]
+    words += ["--poll", duration_text(settings.poll)] if settings.poll else []
     for field in ("queues", "types", "capabilities"):
-        words += [f"--{field}", ",".join(getattr(settings, field))]
+        words += [f"--{field}", ",".join(names)] if (names := getattr(settings, field)) else []
     for layout_option, value in plan.bucket.items():
         words += [f"--{layout_option.replace('_', '-')}", value]
     words += ["--drain"] if settings.drain else []
     if settings.fail_unknown_types is not None:
-        words += ["--fail-unknown-types", str(settings.fail_unknown_types)]
+        words += ["--fail-unknown-types", duration_text(settings.fail_unknown_types)]
     if plan.metrics is not None:
         host, port = plan.metrics
         words += ["--metrics-host", host, "--metrics-port", str(port + number)]
     if monitor is None:
         return [*words, "--no-monitor", *plan.log]
-    for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size"):
-        words += [f"--{field.replace('_', '-')}", str(getattr(monitor, field))]
-    for field in ("retention", "failed_retention"):
+    words += ["--sweep-page-size", str(monitor.sweep_page_size)]
+    for field in ("check_interval", "worker_health_threshold", "sweep_interval", "retention", "failed_retention"):
         if (given := getattr(monitor, field)) is not None:
-            words += [f"--{field.replace('_', '-')}", str(given)]
-    return [*words, "--expiry-grace", str(monitor.grace), *plan.log]
+            words += [f"--{field.replace('_', '-')}", duration_text(given)]
+    return [*words, "--expiry-grace", duration_text(monitor.grace), *plan.log]
 
 
 _DEFAULTS = WorkerSettings()
@@ -291,5 +292,5 @@ def _bucket(given: dict[str, Any]) -> dict[str, str]:
     # As ranges: in the layout `log` a number is the number of shards.
     digits = ",".join(f"{digit}-{digit}" for digit in sorted(given["shards"] or ()))
     options = {"shards": digits, "index_mode": given["index_mode"] or ""}
-    options["scan_interval"] = "" if given["scan_interval"] is None else f"{given['scan_interval']:g}"
+    options["scan_interval"] = "" if given["scan_interval"] is None else duration_text(given["scan_interval"])
     return {name: value for name, value in options.items() if value}

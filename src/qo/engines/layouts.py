@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
+from qo.durations import parse_duration
 from qo.engine import Engine
 from qo.engines.commit_loop import FlushedDatabase
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
@@ -306,10 +307,10 @@ def _fraction(name: str, value: str) -> float:
 
 
 def _seconds(name: str, value: str) -> float:
-    number = _fraction(name, value)
-    if not 0 < number < float("inf"):
-        raise InvalidSetting(f"{name}={value!r:.40} is not a number of seconds above 0")
-    return number
+    seconds = parse_duration(value)
+    if not seconds:
+        raise InvalidSetting(f"{name}={value!r:.40} is not a duration above 0 such as 90, 90s, 5m, 2h or 7d")
+    return seconds
 
 
 def _digits(name: str, value: str) -> tuple[str, ...]:

@@ -191,6 +191,8 @@ def check_size(field: str, data: bytes, limit: int) -> None:
 
 
 def check_retry(policy: RetryPolicy) -> RetryPolicy:
+    if not is_a(policy, RetryPolicy):
+        raise InvalidTask("retry", f"{show(policy)} is not a qo.RetryPolicy")
     check_number("retry.initial", policy.initial)
     check_number("retry.max", policy.max)
     check_number("retry.multiplier", policy.multiplier, above=0.0)
