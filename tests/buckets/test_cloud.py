@@ -254,13 +254,18 @@ def test_an_address_takes_defaults_from_the_environment() -> None:
         ("s3://", "names no bucket"),
         ("s3://key:secret@bucket/", "must not contain credentials"),
         ("s3://b/?endpoint=ftp://x", "not an http"),
+        ("s3://b/?endpoint=http://[::1", "not an http"),
+        ("s3://b/?endpoint=http://h:port", "not an http"),
+        ("s3://b/?endpoint=http://", "not an http"),
+        ("az://b", r"needs the name of a storage account: add \?account=NAME"),
         ("s3://b/?connections=many", "not a number"),
         ("s3://b/?timeout=nan", "not a number"),
         ("ftp://b", "is not a bucket"),
     ],
 )
 def test_an_invalid_url_is_refused(url: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("S3_BUCKET", raising=False)
+    for name in ("S3_BUCKET", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidSetting, match=problem):
         open_bucket(url)
 

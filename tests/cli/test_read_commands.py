@@ -42,6 +42,40 @@ def test_looking_at_a_queue_that_is_not_there_does_not_make_one(call: Any, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_mistyped_folder_is_no_empty_queue(call: Any, tmp_path: Path) -> None:
+    for url in (f"file://{tmp_path}/missing", f"file://{tmp_path}/missing?layout=log"):
+        call.url = url
+        assert "no store exists at file:///" in call.error("stats", code=5)["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("dear diary")
+    call.url = f"file://{tmp_path}/notes.txt"
+    assert "notes.txt is a file, not a directory" in call.error("submit", "--type", "t", code=5)["error"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "redis", "redis+sentinel", "s3", "gs", "az"])
+def test_an_address_without_its_closing_bracket_is_refused_in_one_sentence(call: Any, scheme: str) -> None:
+    call.url = f"{scheme}://user:s3cret@[::1"
+    error = call.error("stats", code=2)["error"]
+    assert "is not a URL: Invalid IPv6 URL" in error and "s3cret" not in error
+
+
+@pytest.mark.parametrize("group", [[], ["token"], ["batch"], ["workflow"], ["dashboard"], ["session"]])
+def test_a_command_that_needs_another_word_shows_its_help(group: list[str]) -> None:
+    shown = CliRunner().invoke(main, group)
+    assert shown.exit_code == 2 and shown.stderr.startswith("Usage: ")
+    said = json.loads(CliRunner().invoke(main, [*group, "--json"]).stderr)
+    assert said["error"].startswith("Missing command")
+
+
+@pytest.mark.parametrize("group", ["token", "batch", "workflow", "dashboard", "session", "schedules", "workers"])
+def test_the_summaries_of_commands_are_whole_sentences(group: str) -> None:
+    summaries = CliRunner().invoke(main, [group, "--help"]).stdout.partition("Commands:")[2].partition("Examples:")[0]
+    assert summaries.strip() and "..." not in summaries
+
+
 @pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
 def test_a_foreign_file_is_refused_untouched(call: Any, tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "qo.db").write_text("dear diary, " * 20)

@@ -136,7 +136,9 @@ async def test_an_unreachable_server_is_a_storage_error_with_its_address(unused_
     engine = HttpEngine(address_of(f"http://127.0.0.1:{unused_tcp_port}"))
     await engine.open()
     for call in (engine.count(), engine.add([new()]), engine.wait(claim_request(), 1)):
-        with pytest.raises(StorageError, match=f"127.0.0.1:{unused_tcp_port} cannot be reached") as caught:
+        with pytest.raises(
+            StorageError, match=f"127.0.0.1:{unused_tcp_port} cannot be reached; check the address"
+        ) as caught:
             await call
         assert not isinstance(caught.value, OutcomeUnknown)  # nothing was sent
     await engine.close()

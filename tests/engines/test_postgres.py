@@ -11,7 +11,7 @@ from qo.engines import examine, open_engine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.postgres.pool import PostgresPool
-from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
+from qo.errors import InvalidSetting, OutcomeUnknown, Refused, StorageError
 from qo.model import after_error, archive, cancel, complete, fail
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, task_id
@@ -70,6 +70,17 @@ async def test_an_unreachable_server_is_a_storage_error_without_the_password() -
     assert not isinstance(refusal.value, OutcomeUnknown)
     (finding,) = await examine("postgresql://me:s3cret@127.0.0.1:1/app")
     assert finding.ok is False and "s3cret" not in finding.detail
+
+
+async def test_a_refused_connection_says_what_to_correct(postgres: PostgresServer) -> None:
+    for address, says in (
+        (postgres.url("nowhere"), "there is no such database; create it"),
+        (postgres.url().replace("qo@", "stranger@"), "the server rejected the user; check the name"),
+        (f"{postgres.url()}?sslmode=bogus", "an option of the URL is not valid"),
+        ("postgresql://127.0.0.1:99999/x", "an option of the URL is not valid"),
+    ):
+        with pytest.raises(Refused, match=says):
+            await open_engine(address).open()
 
 
 async def test_a_call_to_an_engine_that_is_not_open_is_refused(url: str) -> None:

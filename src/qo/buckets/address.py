@@ -59,9 +59,17 @@ _ENDPOINTS = {"s3": ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), 
 
 def _endpoint(scheme: str, given: Mapping[str, str], environ: Mapping[str, str]) -> str:
     endpoint = _first(given.get("endpoint"), *(environ.get(name) for name in _ENDPOINTS[scheme])).rstrip("/")
-    if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
-        raise InvalidSetting(f"endpoint {endpoint!r:.100} is not an http:// or https:// address")
+    if endpoint and not _is_web_address(endpoint):
+        raise InvalidSetting(f"endpoint {hide_password(endpoint)!r:.100} is not an http:// or https:// address")
     return endpoint
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an invalid port or IPv6 address
+        return False
 
 
 def _first(*values: str | None) -> str:

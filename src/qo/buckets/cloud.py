@@ -22,7 +22,7 @@ from qo.buckets.driver_errors import Busy, is_missing_key, to_qo_error
 from qo.buckets.store_clock import StoreClock
 from qo.buckets.thread_pool import ThreadPool
 from qo.clock import Clock, system_clock
-from qo.errors import Conflict, StorageError
+from qo.errors import Conflict, InvalidSetting, StorageError
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Store = S3Store | GCSStore | AzureStore
 _CONNECT_TIMEOUT = timedelta(seconds=5)
+_ACCOUNT_VARIABLES = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
 _ANONYMOUS = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 
@@ -91,6 +92,10 @@ def _gs(address: BucketAddress) -> GCSStore:
 
 
 def _az(address: BucketAddress) -> AzureStore:
+    if not (address.account or any(os.environ.get(name) for name in _ACCOUNT_VARIABLES)):
+        raise InvalidSetting(
+            f"{address} needs the name of a storage account: add ?account=NAME or set {_ACCOUNT_VARIABLES[0]}"
+        )
     config: AzureConfig = {"skip_signature": address.anonymous}
     if address.account:
         config["account_name"] = address.account

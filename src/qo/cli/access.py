@@ -7,7 +7,7 @@ from rich.text import Text
 
 from qo.audit import cli_user
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import DURATION, Invocation, common, examples, option
+from qo.cli.context import DURATION, CommandGroup, Invocation, common, examples, option
 from qo.cli.output import age
 from qo.cli.rich_output import data, table
 from qo.client import Client
@@ -50,6 +50,7 @@ class Scopes(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
 
 @click.group(
     "token",
+    cls=CommandGroup,
     epilog=examples(
         "qo token create --name ci --scopes submit,read --expires 30d",
         "qo token create --name mailer --scopes work --queue emails",
@@ -217,6 +218,7 @@ def _expiry(token: Token, now: float) -> Text:
 
 @click.group(
     "session",
+    cls=CommandGroup,
     epilog=examples("qo session list", "qo session end ann@example.com", "qo session end --group contractors"),
 )
 @common

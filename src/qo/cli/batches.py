@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.context import DURATION, Invocation, common, examples, option
+from qo.cli.context import DURATION, CommandGroup, Invocation, common, examples, option
 from qo.cli.exit_codes import Exit
 from qo.cli.output import duration
 from qo.cli.rich_output import bar, data, table
@@ -25,6 +25,7 @@ _BAR_WIDTH = 30
 
 @click.group(
     "batch",
+    cls=CommandGroup,
     epilog=examples("qo batch list", "qo batch show thumbnails-3f9a0c2b", "qo batch watch thumbnails"),
 )
 @common

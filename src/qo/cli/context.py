@@ -94,6 +94,15 @@ STATUS = click.Choice([status.value for status in Status] + [kind.value for kind
 PRIORITIES = ", ".join(f"{name} = {level}" for name, level in LEVELS.items())
 
 
+class CommandGroup(click.Group):
+    """A group whose help shows the whole first sentence of each command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=200)) for name, each in commands if each])
+
+
 def flatten(lists: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     """The values of a repeatable list option as one list, without duplicates."""
     return tuple(dict.fromkeys(name for names in lists for name in names))

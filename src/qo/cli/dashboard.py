@@ -10,7 +10,7 @@ from rich.text import Text
 from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.setup import policy
 from qo.cli.audit import audited_bucket
-from qo.cli.context import DURATION, Invocation, common, examples, option
+from qo.cli.context import DURATION, CommandGroup, Invocation, common, examples, option
 from qo.cli.output import echo
 from qo.clock import iso, system_clock
 from qo.engines.layout_detection import DEFAULT_LAYOUT
@@ -29,6 +29,7 @@ _USE_SERVER = "run a server instead: qo serve --url"
 
 @click.group(
     "dashboard",
+    cls=CommandGroup,
     epilog=examples(
         "qo dashboard publish --public --url s3://my-tasks",
         "qo dashboard link --url s3://my-tasks --expires 2h",

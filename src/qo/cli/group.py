@@ -92,6 +92,10 @@ OTHER_NAMES = {
 }
 
 
+# The error of a group without a command; its message is the help text. Older versions of click have no such error.
+_NO_COMMAND: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -157,6 +161,11 @@ def print_failure(args: Sequence[str], message: str, code: Exit, **more: object)
 
 
 def print_usage_error(args: Sequence[str], error: click.UsageError) -> Exit:
+    if error.ctx is not None and isinstance(error, _NO_COMMAND):
+        if wants_json(args):
+            return print_failure(args, f"Missing command; see '{error.ctx.command_path} --help'.", Exit.USAGE)
+        echo(error.format_message(), err=True)
+        return Exit.USAGE
     param = getattr(error, "param", None)
     print_failure(args, error.format_message(), Exit.USAGE, field=getattr(param, "name", None))
     if not wants_json(args) and error.ctx is not None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import DURATION, PRIORITIES, Invocation, common, examples, option
+from qo.cli.context import DURATION, PRIORITIES, CommandGroup, Invocation, common, examples, option
 from qo.cli.output import age, duration
 from qo.cli.rich_output import data, status_text, table
 from qo.cli.task_lines import NO_ARGUMENTS, encode_payload, read_input
@@ -30,6 +30,7 @@ _TIMING = ("cron", "every", "timezone", "start_at", "end_at", "jitter", "catch_u
 
 @click.group(
     "schedules",
+    cls=CommandGroup,
     invoke_without_command=True,
     epilog=examples(
         "qo schedules",
@@ -48,7 +49,7 @@ def command(call: Invocation) -> None:
         context.invoke(list_)
 
 
-@command.command("list")
+@command.command("list", epilog=examples("qo schedules list --json"))
 @common
 def list_(call: Invocation) -> None:
     """List all schedules with their next and last fire times."""
@@ -118,7 +119,7 @@ def add(call: Invocation, name: str, type_: str, input_: str | None, **given: An
     _print(call, call.run(work, create=True))
 
 
-@command.command("pause")
+@command.command("pause", epilog=examples("qo schedules pause sync-acme"))
 @common
 @click.argument("name")
 def pause(call: Invocation, name: str) -> None:
@@ -126,7 +127,7 @@ def pause(call: Invocation, name: str) -> None:
     _change(call, "schedule.pause", name, lambda client: client.schedules.pause(name))
 
 
-@command.command("resume")
+@command.command("resume", epilog=examples("qo schedules resume sync-acme"))
 @common
 @click.argument("name")
 def resume(call: Invocation, name: str) -> None:
@@ -142,7 +143,7 @@ def _change(call: Invocation, action: str, name: str, change: Callable[[Client],
     _print(call, call.run(work))
 
 
-@command.command("run")
+@command.command("run", epilog=examples("qo schedules run nightly-report"))
 @common
 @click.argument("name")
 def run(call: Invocation, name: str) -> None:
@@ -159,7 +160,7 @@ def run(call: Invocation, name: str) -> None:
         call.console.print(Text.assemble("submitted task ", (task_id, "cyan")))
 
 
-@command.command("remove")
+@command.command("remove", epilog=examples("qo schedules remove sync-acme"))
 @common
 @click.argument("name")
 def remove(call: Invocation, name: str) -> None:

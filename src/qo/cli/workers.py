@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
-from qo.cli.context import DURATION, Invocation, common, examples, option
+from qo.cli.context import DURATION, CommandGroup, Invocation, common, examples, option
 from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age
 from qo.cli.rich_output import data, table
@@ -22,6 +22,7 @@ STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"
 
 @click.group(
     "workers",
+    cls=CommandGroup,
     invoke_without_command=True,
     epilog=examples("qo workers", "qo workers --json | jq '.[].worker_id'", "qo workers drain web-1"),
 )

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from rich.text import Text
 
 from qo.cli.audit import audited
-from qo.cli.context import Invocation, common, examples, option
+from qo.cli.context import CommandGroup, Invocation, common, examples, option
 from qo.cli.output import age, duration
 from qo.cli.rich_output import STYLES, data, table
 from qo.client import Client
@@ -29,7 +29,9 @@ _MAX_LINES = 200  # tasks that `show` draws
 _MAX_ERROR_LENGTH = 100  # characters
 
 
-@click.group("workflow", epilog=examples("qo workflow list", "qo workflow show import-3f9a0c2b41d7e6a5b8c0"))
+@click.group(
+    "workflow", cls=CommandGroup, epilog=examples("qo workflow list", "qo workflow show import-3f9a0c2b41d7e6a5b8c0")
+)
 @common
 def command(call: Invocation) -> None:
     """Show, cancel and replay workflows: tasks that wait for each other."""

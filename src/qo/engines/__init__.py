@@ -88,6 +88,10 @@ def _module(url: str) -> Any:
         known = ", ".join(f"{name}://" for name in ENGINES)
         raise InvalidSetting(f"{hide_password(url)!r} is not the URL of a store; it must begin with one of {known}")
     try:
+        urlsplit(url)
+    except ValueError as error:  # such as an IPv6 address without its closing bracket
+        raise InvalidSetting(f"{hide_password(url)!r} is not a URL: {error}") from None
+    try:
         return import_module(f"qo.engines.{entry.module}")
     except ImportError as error:
         if not entry.extra:

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
@@ -196,6 +197,12 @@ class Inspectable(Protocol):
 
     async def inspect(self, limit: int) -> frozenset[str]:
         """Read up to `limit` tasks and return the keys under the layout's prefixes that could not be read."""
+
+
+def is_missing(url: str) -> bool:
+    """Whether the URL names a directory that does not exist. Only a request tells whether a bucket does."""
+    parts = urlsplit(url)
+    return parts.scheme == "file" and not parts.netloc and not Path(unquote(parts.path)).exists()
 
 
 def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], str]:

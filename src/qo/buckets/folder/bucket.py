@@ -265,6 +265,8 @@ def _advice(root: Path, error: OSError) -> str:
         return f"there is no space left in {root}; free some and try again"
     if error.errno in _DENIED:
         return f"this user may not write {error.filename or root}; check its owner and mode"
+    if root.exists() and not root.is_dir():
+        return f"{root} is a file, not a directory; write sqlite:///... for a SQLite file"
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{error.filename or root} exists and is not a directory; remove or rename it"
     return f"{root} cannot be used: {error.strerror or error}"

@@ -107,7 +107,10 @@ class HttpClient:
             ) as response:
                 return self._interpret(call, response, await response.read(), is_repeat=is_repeat)
         except _UNSENT as error:
-            return _FailedAttempt(f"{url} cannot be reached: {error}", was_sent=False, cause=error)
+            # Other text of the error repeats the address.
+            reason = getattr(error, "os_error", None) or error
+            advice = f"{url} cannot be reached; check the address, and that `qo serve` runs there ({reason})"
+            return _FailedAttempt(advice, was_sent=False, cause=error)
         except TimeoutError as error:
             return _FailedAttempt(f"{url} did not answer within {timeout:g} s", was_sent=True, cause=error)
         except aiohttp.InvalidURL as error:
