@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Store = S3Store | GCSStore | AzureStore
 _CONNECT_TIMEOUT = timedelta(seconds=5)
-_ACCOUNT_VARIABLES = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
 _ANONYMOUS = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 
@@ -92,16 +91,19 @@ def _gs(address: BucketAddress) -> GCSStore:
 
 
 def _az(address: BucketAddress) -> AzureStore:
-    if not (address.account or any(os.environ.get(name) for name in _ACCOUNT_VARIABLES)):
-        raise InvalidSetting(
-            f"{address} needs the name of a storage account: add ?account=NAME or set {_ACCOUNT_VARIABLES[0]}"
-        )
     config: AzureConfig = {"skip_signature": address.anonymous}
     if address.account:
         config["account_name"] = address.account
     if address.endpoint:
         config["endpoint"] = address.endpoint
-    return AzureStore(address.bucket, config=config, client_options=_client(address), retry_config=_retries())
+    try:
+        return AzureStore(address.bucket, config=config, client_options=_client(address), retry_config=_retries())
+    except obstore.exceptions.BaseError as error:
+        if "Account must be specified" not in str(error):
+            raise StorageError(f"{address} cannot be opened: {str(error).splitlines()[0]}") from error
+        raise InvalidSetting(
+            f"{address} needs the name of a storage account: add ?account=NAME or set AZURE_STORAGE_ACCOUNT_NAME"
+        ) from error
 
 
 def _client(address: BucketAddress) -> "ClientConfig":
