@@ -248,6 +248,33 @@ def test_an_address_takes_defaults_from_the_environment() -> None:
     assert (given.endpoint, given.region) == ("https://s3.example.com", "eu-west-1")
 
 
+def test_settings_of_the_environment_that_a_driver_refuses_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for url, variables, problem in (
+        ("s3://b", {"AWS_PROFILE": "missing", "AWS_CONFIG_FILE": str(tmp_path / "none")}, "check AWS_PROFILE"),
+        (
+            "s3://b",
+            {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "a b"},
+            "region 'a b' is not",
+        ),
+        (
+            "gs://b",
+            {"GOOGLE_SERVICE_ACCOUNT": str(tmp_path / "none")},
+            "gs://b cannot be opened; check its credentials",
+        ),
+        ("az://b?account=a", {"AZURE_STORAGE_ACCOUNT_KEY": "!"}, "az://b cannot be opened; check its credentials"),
+    ):
+        with monkeypatch.context() as patched:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "S3_REGION"):
+                patched.delenv(name, raising=False)
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            with pytest.raises(InvalidSetting, match=problem) as refusal:
+                open_bucket(url)
+            assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [

@@ -1,6 +1,7 @@
 """The address of a cloud bucket, from a URL and the environment."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -45,7 +46,7 @@ def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> BucketAd
         bucket=bucket,
         prefix=unquote(parts.path).strip("/"),
         endpoint=_endpoint(parts.scheme, given, environ),
-        region=_first(given.get("region"), *(environ.get(name) for name in _REGIONS)) or "us-east-1",
+        region=_region(given, environ),
         account=_first(given.get("account"), environ.get("AZURE_STORAGE_ACCOUNT_NAME")),
         anonymous=given.get("anonymous", "").lower() in ("1", "true", "yes"),
         connections=int(_number(given, "connections", _MAX_CONNECTIONS, 1, 1024)),
@@ -54,7 +55,15 @@ def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> BucketAd
 
 
 _REGIONS = ("S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
+_REGION = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)  # part of a host name
 _ENDPOINTS = {"s3": ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("GOOGLE_BASE_URL",), "az": ()}
+
+
+def _region(given: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    region = _first(given.get("region"), *(environ.get(name) for name in _REGIONS)) or "us-east-1"
+    if not _REGION.fullmatch(region):
+        raise InvalidSetting(f"region {region!r:.40} is not the name of a region, such as us-east-1")
+    return region
 
 
 def _endpoint(scheme: str, given: Mapping[str, str], environ: Mapping[str, str]) -> str:

@@ -42,9 +42,16 @@ _ANONYMOUS = '{"disable_oauth": true, "client_email": "", "private_key": "", "pr
 
 def open_store(address: BucketAddress, *, bulk_delete: bool = False) -> Store:
     """Open a store. With `bulk_delete` S3 uses bulk requests for single keys too, which are slower."""
-    if address.scheme == "s3":
-        return _s3(address, bulk_delete=bulk_delete)
-    return _gs(address) if address.scheme == "gs" else _az(address)
+    try:
+        if address.scheme == "s3":
+            return _s3(address, bulk_delete=bulk_delete)
+        return _gs(address) if address.scheme == "gs" else _az(address)
+    except obstore.exceptions.BaseError as error:  # the driver reads credentials and settings from the environment
+        if "Account must be specified" in str(error):
+            problem = "needs the name of a storage account: add ?account=NAME or set AZURE_STORAGE_ACCOUNT_NAME"
+        else:
+            problem = f"cannot be opened; check its credentials and settings ({str(error).splitlines()[0]})"
+        raise InvalidSetting(f"{address} {problem}") from error
 
 
 def _s3(address: BucketAddress, *, bulk_delete: bool) -> S3Store:
@@ -71,7 +78,8 @@ def _credentials(address: BucketAddress) -> "S3CredentialProvider | None":
     """None if the environment holds keys, which the driver reads; otherwise boto3's profiles, logins and roles."""
     if os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"):
         return None
-    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - slow to import, rarely needed
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - slow to import, rarely needed
+    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - as above
 
     try:
         return Boto3CredentialProvider()
@@ -79,6 +87,8 @@ def _credentials(address: BucketAddress) -> "S3CredentialProvider | None":
         raise StorageError(
             f"there are no credentials for {address}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in"
         ) from error
+    except BotoCoreError as error:
+        raise InvalidSetting(f"the credentials for {address} cannot be read; check AWS_PROFILE ({error})") from error
 
 
 def _gs(address: BucketAddress) -> GCSStore:
@@ -96,14 +106,7 @@ def _az(address: BucketAddress) -> AzureStore:
         config["account_name"] = address.account
     if address.endpoint:
         config["endpoint"] = address.endpoint
-    try:
-        return AzureStore(address.bucket, config=config, client_options=_client(address), retry_config=_retries())
-    except obstore.exceptions.BaseError as error:
-        if "Account must be specified" not in str(error):
-            raise StorageError(f"{address} cannot be opened: {str(error).splitlines()[0]}") from error
-        raise InvalidSetting(
-            f"{address} needs the name of a storage account: add ?account=NAME or set AZURE_STORAGE_ACCOUNT_NAME"
-        ) from error
+    return AzureStore(address.bucket, config=config, client_options=_client(address), retry_config=_retries())
 
 
 def _client(address: BucketAddress) -> "ClientConfig":
