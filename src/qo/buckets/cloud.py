@@ -78,7 +78,7 @@ def _credentials(address: BucketAddress) -> "S3CredentialProvider | None":
     """None if the environment holds keys, which the driver reads; otherwise boto3's profiles, logins and roles."""
     if os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"):
         return None
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - slow to import, rarely needed
+    from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]  # noqa: PLC0415 - slow, rarely needed
     from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - as above
 
     try:
