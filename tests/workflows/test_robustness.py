@@ -14,6 +14,7 @@ from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     ANY,
     BLOCKED_AT,
+    PAYLOAD_LIMIT,
     Change,
     Guard,
     Note,
@@ -29,6 +30,7 @@ from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new
 from qo.testing.workflow_histories import planned
 from qo.workflows import GRAPHS
+from qo.workflows.parent_results import MAX_RESULTS_SIZE
 from tests.workflows.workflow_store import MeddlingStore, WorkflowStore
 
 app = qo.App("memory://")
@@ -169,6 +171,36 @@ async def test_a_result_that_cannot_be_read_does_not_keep_other_tasks_from_start
     assert {task.id for task in await claim(client.engine, limit=3)} == {flows[0].task_id(1), flows[2].task_id(1)}
     (waiting,) = await store.engine.get([flows[1].task_id(1)])
     assert waiting is not None and waiting.status is Status.PENDING
+
+
+async def test_a_task_fails_whose_results_do_not_fit_into_memory_and_others_start(store: WorkflowStore) -> None:
+    """The process is not killed for its memory, and with it the tasks that it runs besides."""
+    value, client = b'"%s"' % (b"x" * (PAYLOAD_LIMIT - 2)), store.client
+    number = MAX_RESULTS_SIZE // PAYLOAD_LIMIT + 1
+    parents = tuple(range(number))
+    large = await store.submit(*(planned() for _ in parents), planned(*parents, bound=True))
+    small = await store.submit(planned(), planned(0, bound=True))
+    tasks = await claim(client.engine, limit=1000)
+    await client.engine.apply([complete(task, value) for task in tasks])
+    assert [task.id for task in await claim(client.engine, limit=9)] == [small.task_id(1)]
+    (failed,) = await store.engine.get([large.task_id(number)])
+    assert failed is not None and failed.status is Status.FAILED
+    assert "the results of its parents are more than 67,108,864 bytes" in str(failed.error)
+
+
+@pytest.mark.parametrize("share_parents", [True, False])
+async def test_a_claim_takes_only_the_results_that_fit_into_memory(
+    store: WorkflowStore, *, share_parents: bool
+) -> None:
+    value, client = b'"%s"' % (b"x" * (PAYLOAD_LIMIT - 2)), store.client
+    parents = tuple(range(2 * MAX_RESULTS_SIZE // PAYLOAD_LIMIT // 5))
+    children = [planned(*parents, bound=True)] * (3 if share_parents else 1)
+    for _ in range(1 if share_parents else 3):
+        await store.submit(*(planned() for _ in parents), *children)
+    tasks = await claim(client.engine, limit=1000)
+    await client.engine.apply([complete(task, value) for task in tasks])
+    first, second = await claim(client.engine, limit=9), await claim(client.engine, limit=9)
+    assert (len(first), len({task.id for task in first + second})) == (2, 3)
 
 
 async def test_the_monitor_does_not_read_a_workflow_that_began_just_now(store: WorkflowStore) -> None:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from qo.backoff import Backoff
 from qo.client.batches import BatchProgress, read_progress
 from qo.client.describe import PlannedTask, check_payloads, digest_of, stored_task, stored_tasks
+from qo.client.workflow_results import GraphReader, WorkflowResults, read_tasks
 from qo.client.workflow_view import WorkflowView, view_of
 from qo.clock import boot_clock
-from qo.codec import decode_value, plain_task
 from qo.engine import Engine
 from qo.errors import (
     Conflict,
@@ -21,15 +21,13 @@ from qo.errors import (
     InvalidWorkflow,
     KeyReused,
     LeaseLost,
-    ResultTimeout,
-    TaskFailed,
-    WorkflowNotFound,
     WrongStatus,
 )
 from qo.ids import new_token
 from qo.model import (
     BLOCKED_AT,
     NEW,
+    SUBMIT_DEADLINE,
     Change,
     Filter,
     NewTask,
@@ -41,16 +39,11 @@ from qo.model import (
     cancel,
     check_name,
     derived_token,
-    ended_because,
-    is_added,
-    live_nodes,
     node_address,
     node_state,
     random_token,
     replay_changes,
     show,
-    sinks,
-    token_of,
 )
 from qo.notes import report
 from qo.workflows import (
@@ -67,7 +60,8 @@ from qo.workflows import (
 if TYPE_CHECKING:
     from qo.client.client import Client
 
-_MIN_RESULT_POLL, _MAX_RESULT_POLL = 0.005, 0.25  # seconds between two reads while waiting for a result
+_SUBMISSION_TIMEOUT = 10.0  # seconds for which a cancellation waits for tasks that are being submitted
+_MIN_SUBMISSION_POLL, _MAX_SUBMISSION_POLL = 0.005, 0.25  # seconds between two reads of such tasks
 _PAGE_SIZE = 500  # tasks in one request
 _MAX_REQUESTS = 16  # concurrent requests
 _LISTED_TASKS = 1000  # newest tasks among which finished workflows are listed
@@ -180,7 +174,7 @@ class WorkflowsClient:
 
     async def graph(self, id: str) -> WorkflowGraph:
         """Raises WorkflowNotFound."""
-        return await _GraphReader(self._engine, id).read()
+        return await GraphReader(self._engine, id).read()
 
     async def read(self, id: str) -> WorkflowView:
         """A workflow with the states of all its tasks. Raises WorkflowNotFound."""
@@ -220,10 +214,7 @@ class WorkflowsClient:
 
     async def _tasks(self, *graphs: WorkflowGraph) -> Sequence[Task | None]:
         """All tasks of these workflows, one workflow after the other."""
-        ids, tasks = [task_id for graph in graphs for task_id in graph.task_ids()], list[Task | None]()
-        for start in range(0, len(ids), _PAGE_SIZE):
-            tasks += await self._engine.get_without_values(ids[start : start + _PAGE_SIZE])
-        return tasks
+        return await read_tasks(self._engine, [task_id for graph in graphs for task_id in graph.task_ids()])
 
     async def result(
         self, id: str, *, timeout: float | None = None, decode: Callable[[Task], Any] | None = None
@@ -232,64 +223,7 @@ class WorkflowsClient:
 
         Raises TaskFailed if one of them did not complete, and ResultTimeout.
         """
-        until = None if timeout is None else boot_clock() + timeout
-        backoff = Backoff(_MIN_RESULT_POLL, _MAX_RESULT_POLL, factor=1.5)
-        reader = _GraphReader(self._engine, id)
-        while True:
-            ended = await self._ended_sinks(reader)
-            if ended is not None:
-                return await self._results(ended, decode or _decode)
-            pause = backoff.next()
-            left = pause if until is None else until - boot_clock()
-            if left <= 0:
-                raise ResultTimeout(f"workflow {id} has not finished")
-            await asyncio.sleep(min(pause, left))
-
-    async def _ended_sinks(self, reader: "_GraphReader") -> Sequence[str] | None:
-        """The ids of the sinks if all of them have finished. Most calls read one task."""
-        graph = await reader.read()
-        last = reader.last
-        size, at = 1, 0
-        while at < len(reader.submitted):
-            ids = [graph.task_id(index) for index in reader.submitted[at : at + size]]
-            if not all(node_state(task).has_ended for task in await self._engine.get_without_values(ids)):
-                return None
-            at, size = at + size, _PAGE_SIZE
-        if reader.has_additions:
-            if await self._is_open(graph, last[-1]):
-                return None
-            states = dict(enumerate(map(node_state, await self._tasks(graph))))
-            last = sinks(graph, live_nodes(graph, states))
-            if not all(states[index].has_ended for index in last):
-                return None
-        if len((await reader.read()).nodes) > len(graph.nodes):
-            return None  # one of them added others before it finished
-        return [graph.task_id(index) for index in last]
-
-    async def _is_open(self, graph: WorkflowGraph, index: int) -> bool:
-        """Whether a task is unfinished and live.
-
-        It is live if every attempt that added it, directly or indirectly, is running or has completed.
-        """
-        line = [index]
-        while (added_by := graph.nodes[line[-1]].added_by) is not None and len(line) < _PAGE_SIZE:
-            line.append(added_by[0])
-        tasks = await self._engine.get_without_values([graph.task_id(each) for each in line])
-        states = dict(zip(line, map(node_state, tasks), strict=True))
-        is_live = all(is_added(graph.nodes[each], states) for each in line if graph.nodes[each].added_by is not None)
-        return is_live and not states[index].has_ended
-
-    async def _results(self, ids: Sequence[str], decode: Callable[[Task], Any]) -> Any:
-        results = []
-        for start in range(0, len(ids), _PAGE_SIZE):
-            some = ids[start : start + _PAGE_SIZE]
-            for task_id, task in zip(some, await self._engine.get(some), strict=True):
-                if task is None:
-                    raise WorkflowNotFound(f"task {task_id} of the workflow was deleted")
-                if task.result is None or task.ended_as is not Status.COMPLETED:
-                    raise TaskFailed(task, kind=ended_because(task))
-                results.append(decode(plain_task(task)))
-        return results[0] if len(results) == 1 else results
+        return await WorkflowResults(self._engine, id).wait(timeout, decode)
 
     # --- changing
 
@@ -299,11 +233,37 @@ class WorkflowsClient:
         `progress` is called with the number of changed tasks after each write: a later write may fail.
         """
         graph = await self.graph(id)
+        missing = await self._in_submission(graph)
         # Children first, so that none of them starts because its parent completes in the meantime.
-        ids = graph.task_ids()[::-1]
-        number = await self._apply([cancel(task_id) for task_id in ids], _PAGE_SIZE, progress)
+        number = await self._cancel(graph.task_ids()[::-1], progress)
+        number += await self._cancel_later(missing, progress)
         if not number:
             raise WrongStatus(f"workflow {id}: all of its tasks have finished")
+        return number
+
+    async def _cancel(self, ids: Sequence[str], progress: Callable[[int], None] | None) -> int:
+        return await self._apply([cancel(task_id) for task_id in ids], _PAGE_SIZE, progress)
+
+    async def _in_submission(self, graph: WorkflowGraph) -> Sequence[str]:
+        """The tasks that another process may be about to store, except for those that a running task adds."""
+        if await self._engine.now() >= graph.stored_from(0) + SUBMIT_DEADLINE:
+            return ()
+        ids = [graph.task_id(index) for index, node in enumerate(graph.nodes) if node.added_by is None]
+        return await self._missing(ids)
+
+    async def _missing(self, ids: Sequence[str]) -> Sequence[str]:
+        tasks = await read_tasks(self._engine, ids)
+        return [task_id for task_id, task in zip(ids, tasks, strict=True) if task is None]
+
+    async def _cancel_later(self, missing: Sequence[str], progress: Callable[[int], None] | None) -> int:
+        """Cancel missing tasks when they are stored. The process that submits them may have died."""
+        number, until = 0, boot_clock() + _SUBMISSION_TIMEOUT
+        backoff = Backoff(_MIN_SUBMISSION_POLL, _MAX_SUBMISSION_POLL)
+        while missing and boot_clock() < until:
+            await asyncio.sleep(backoff.next())
+            left = await self._missing(missing)  # before the write, which otherwise may come too early for some
+            number += await self._cancel(missing, progress)
+            missing = left
         return number
 
     async def replay(
@@ -336,39 +296,12 @@ class WorkflowsClient:
         return changed
 
 
-class _GraphReader:
-    """Reads the graph of one workflow repeatedly, and decodes it only if it has changed."""
-
-    def __init__(self, engine: Engine, id: str) -> None:
-        self._engine, self._id, self._token = engine, id, token_of(id)
-        self._version: str | None = None
-        self.last: Sequence[int] = ()  # the nodes that no other depends on
-        self.submitted: Sequence[int] = ()  # those of them that were submitted with the workflow
-        self.has_additions = False
-
-    async def read(self) -> WorkflowGraph:
-        """Raises WorkflowNotFound."""
-        note = None if self._token is None else await self._engine.read_note(GRAPHS + self._token)
-        if note is not None and note.version != self._version:
-            self._graph, self._version = decode_graph(note), note.version
-            self.last = [index for index, children in enumerate(self._graph.children()) if not children]
-            self.submitted = [index for index in self.last if self._graph.nodes[index].added_by is None]
-            self.has_additions = any(node.added_by is not None for node in self._graph.nodes)
-        if note is None or self._graph.id != self._id:
-            raise WorkflowNotFound(f"there is no workflow {show(self._id)}")
-        return self._graph
-
-
 def _decode_or_report(note: Note) -> WorkflowGraph | None:
     try:
         return decode_graph(note)
     except DamagedNote as error:
         report(error)
         return None
-
-
-def _decode(task: Task) -> Any:
-    return None if task.result is None else decode_value(task.result)
 
 
 def _index(graph: WorkflowGraph, given: int | str) -> int:

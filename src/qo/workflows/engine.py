@@ -14,12 +14,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from qo.backoff import Backoff
-from qo.engine import Engine, get_in_steps
+from qo.engine import Engine
 from qo.errors import EncryptedValue, InvalidWorkflow, QoError, StorageError
 from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
@@ -44,7 +43,8 @@ from qo.model import (
     was_told_to_wait,
 )
 from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, extend_graph, mark_open
-from qo.workflows.result_arguments import ParentRunsError, wanted_parents, with_results
+from qo.workflows.parent_results import LaterClaim, ParentReader, Parents, ParentsOrReason, address_of
+from qo.workflows.result_arguments import ParentRunsError, with_results
 from qo.workflows.tracker import WorkflowTracker, state_of_change
 
 log = logging.getLogger("qo.workflows")
@@ -52,7 +52,6 @@ _ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 _REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 10.0  # seconds, while the store is unreachable
 _APPLY_SIZE = 500  # changes in one request
-_MAX_REQUESTS = 16  # concurrent reads of graphs
 _RELEASE_DELAY = 1.0  # seconds until a task is due again if its parents could not be read
 _CLOSE_DEADLINE = 5.0  # seconds to write the consequences of the last changes
 _NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
@@ -62,6 +61,7 @@ class WorkflowEngine(ForwardingEngine):
     def __init__(self, engine: Engine, on_cancelled: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         super().__init__(engine)
         self.tracker = WorkflowTracker(engine)
+        self._parents = ParentReader(engine, self.tracker)
         if on_cancelled is not None:
             self.tracker.on_cancelled = on_cancelled
         # The replayed tasks, by workflow, of changes whose consequences may not be written yet.
@@ -242,7 +242,7 @@ class WorkflowEngine(ForwardingEngine):
         """The tasks with their results. A task without them is released, or fails if it cannot get them."""
         filled = []
         try:
-            parents = await self._parents_of([task for task in tasks if needs_results(task.id)])
+            parents = await self._parents.read([task for task in tasks if needs_results(task.id)])
             for task in tasks:
                 is_special = needs_results(task.id) or was_told_to_wait(task)
                 filled += await self._fill(task, parents.get(task.id)) if is_special else [task]
@@ -251,61 +251,20 @@ class WorkflowEngine(ForwardingEngine):
             raise
         return filled
 
-    async def _parents_of(self, tasks: Sequence[Task]) -> "dict[str, _Parents | StorageError]":
-        """By the id of each task. If a parent cannot be read, only the tasks that need it are affected."""
-        together = await self._read_parents(tasks)
-        if not isinstance(together, StorageError) or len(tasks) == 1:
-            return {task.id: together for task in tasks}
-        found: dict[str, _Parents | StorageError] = {}
-        for start in range(0, len(tasks), _MAX_REQUESTS):
-            some = tasks[start : start + _MAX_REQUESTS]
-            alone = await asyncio.gather(*(self._read_parents([task]) for task in some))
-            found.update(zip((task.id for task in some), alone, strict=True))
-        return found
-
-    async def _read_parents(self, tasks: Sequence[Task]) -> "_Parents | StorageError":
-        """Read each graph and each parent once, however many of the tasks need it."""
-        addressed = [(task, address) for task in tasks if (address := _address(task))]
-        tokens = sorted({address.token for _, address in addressed})
-        try:
-            # A cached graph may belong to an earlier workflow with the same key, which was deleted.
-            graphs: dict[str, WorkflowGraph] = {}
-            for start in range(0, len(tokens), _MAX_REQUESTS):
-                for tracked in await asyncio.gather(*map(self.tracker.load, tokens[start : start + _MAX_REQUESTS])):
-                    if tracked is not None:
-                        graphs[tracked.graph.token] = tracked.graph
-            ids = {
-                task_id: None
-                for task, (token, index) in addressed
-                if token in graphs
-                for task_id in wanted_parents(graphs[token], index, task)
-            }
-            found: list[Task | None] = []
-            async for some in get_in_steps(self.engine, list(ids)):
-                found += some
-            return _Parents(graphs, dict(zip(ids, found, strict=True)))
-        except StorageError as error:
-            return error
-
-    async def _fill(self, task: Task, parents: "_Parents | StorageError | None") -> list[Task]:
-        address = _address(task)
+    async def _fill(self, task: Task, parents: ParentsOrReason | None) -> list[Task]:
+        address = address_of(task)
         if address is None:
             return [task]  # it only looks like a task of a workflow
         try:
-            if was_told_to_wait(task) and not await self.tracker.may_start(*address):
-                raise ParentRunsError  # noqa: TRY301 - as from `with_results`
-            if parents is None:  # it needs no results
-                return [task]
-            if isinstance(parents, StorageError):
-                raise parents
-            graph = parents.graphs.get(address.token)
-            return [await with_results(self.tracker, graph, address.node, task, parents.tasks)]
+            return [await self._with_results(task, address, parents)]
         except StorageError as error:
             log.warning("task %s: the results of its parents cannot be read: %s", task.id, error)
             change = release(task, _RELEASE_DELAY)
         except EncryptedValue as error:
             log.error("handing task %s back: the result of a parent: %s", task.id, error)  # noqa: TRY400 - no traceback
             change = release(task, _NO_KEY_DELAY)
+        except LaterClaim:
+            change = release(task, None)
         except ParentRunsError:
             change = wait_again(release(task))
         except QoError as error:
@@ -315,6 +274,16 @@ class WorkflowEngine(ForwardingEngine):
             if change.run_at == BLOCKED_AT:
                 await self._follow({}, {address.token: set()}, {})  # the parent may have completed in the meantime
         return []
+
+    async def _with_results(self, task: Task, address: NodeAddress, parents: ParentsOrReason | None) -> Task:
+        if was_told_to_wait(task) and not await self.tracker.may_start(*address):
+            raise ParentRunsError
+        if parents is None:  # it needs no results
+            return task
+        if not isinstance(parents, Parents):
+            raise parents
+        graph = parents.graphs.get(address.token)
+        return await with_results(self.tracker, graph, address.node, task, parents.tasks)
 
     # --- deleting
 
@@ -342,17 +311,6 @@ class WorkflowEngine(ForwardingEngine):
         if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
             await self.engine.drop_note(GRAPHS + token)
             await self.engine.drop_note(OPEN_WORKFLOWS + token)
-
-
-class _Parents(NamedTuple):
-    graphs: Mapping[str, WorkflowGraph]  # by token
-    tasks: Mapping[str, Task | None]  # by id
-
-
-def _address(task: Task) -> NodeAddress | None:
-    """The place of a task in its workflow; None if only its id looks like it."""
-    address = node_address(task.id)
-    return address if address is not None and task.batch is not None and task.batch.endswith(address.token) else None
 
 
 def _moves(change: Change) -> bool:
