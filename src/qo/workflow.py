@@ -95,7 +95,7 @@ class Signature(Generic[R]):
         }
         bound = {str(binding.path[0]) for binding in bindings}
         payload = self.handler.arguments.encode_given(arguments, bound)
-        parents = {index_of(_checked(handle)) for handle in after}
+        parents = {index_of(handle) for handle in _handles_of(after)}
         parents |= {parent for binding in bindings for parent in binding.parents}
         if added_by is not None:
             parents.add(added_by[0])
@@ -146,10 +146,14 @@ def _policy(given: str) -> ParentFailure:
         raise InvalidWorkflow(f"on_parent_failure={show(given)} is not one of: {', '.join(ParentFailure)}") from None
 
 
-def _checked(handle: Any) -> NodeHandle[Any]:
-    if not isinstance(handle, NodeHandle):
-        raise InvalidWorkflow(f"after: {show(handle)} is not a task of this workflow; pass what add() returned")
-    return handle
+def _handles_of(after: Any) -> Sequence[NodeHandle[Any]]:
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        raise InvalidWorkflow(f"after: {show(after)} is not a list of tasks of this workflow")
+    handles = list(after)
+    for handle in handles:
+        if not isinstance(handle, NodeHandle):
+            raise InvalidWorkflow(f"after: {show(handle)} is not a task of this workflow; pass what add() returned")
+    return handles
 
 
 def _handles(value: Any) -> bool:

@@ -8,10 +8,11 @@ import pytest
 
 import qo
 from qo.app import background_of
-from qo.model import MAX_WORKFLOW_TASKS, PendingKind, Status, WorkflowStatus
+from qo.model import MAX_WORKFLOW_TASKS, Note, PendingKind, Status, WorkflowStatus
 from qo.testing.app_tester import AppTester
 from qo.workflow import Workflow
 from qo.workflow_run import NodeHandle
+from qo.workflows import GRAPHS, OPEN_WORKFLOWS
 
 app = qo.App("memory://")
 seen: list[Any] = []
@@ -210,6 +211,11 @@ async def test_every_method_has_an_async_form() -> None:
         await run.aresult(0)
 
 
+def _after_one_task() -> None:
+    made = flow()
+    made.add(number.s(2), after=made.add(number.s(1)))  # type: ignore[arg-type]
+
+
 REFUSALS: dict[str, tuple[type[Exception], str, Any]] = {
     "a wrong type": (qo.InvalidTask, r"number\(\) does not accept n: Expected `int`, got `str`", lambda: number.s("x")),
     "an unknown argument": (qo.InvalidTask, "unexpected keyword argument 'm'", lambda: number.s(m=1)),
@@ -223,6 +229,15 @@ REFUSALS: dict[str, tuple[type[Exception], str, Any]] = {
     ),
     "something else in after": (
         qo.InvalidWorkflow, "after: 'x' is not a task of this workflow", lambda: flow().add(number.s(1), after=["x"]),  # type: ignore[list-item]
+    ),
+    "one task in after": (
+        qo.InvalidWorkflow, "after: <NodeHandle 0 number> is not a list of tasks", _after_one_task,
+    ),
+    "a key that is no text": (
+        qo.InvalidTask, "idempotency_key: ", lambda: qo.chain(number.s(1)).submit(idempotency_key=5),  # type: ignore[arg-type]
+    ),
+    "a key that is too long": (
+        qo.InvalidTask, "idempotency_key: ", lambda: qo.chain(number.s(1)).submit(idempotency_key="k" * 10_000),
     ),
     "no signature": (qo.InvalidWorkflow, "is not a signature; pass task.s", lambda: flow().add(number)),  # type: ignore[arg-type]
     "a policy": (
@@ -245,6 +260,11 @@ def test_mistakes_are_named_and_nothing_is_stored(case: str) -> None:
     with pytest.raises(kind, match=says):
         call()
     assert app.tasks() == []
+    assert _notes(GRAPHS) == _notes(OPEN_WORKFLOWS) == []
+
+
+def _notes(prefix: str) -> list[Note]:
+    return background_of(app).call_client(lambda client: client.engine.notes(prefix))
 
 
 @pytest.mark.usefixtures("t")

@@ -166,19 +166,19 @@ async def test_a_process_remembers_a_limited_number_of_tasks(store: WorkflowStor
     tracker = WorkflowTracker(store.engine)
     group = [planned() for _ in range(MAX_WORKFLOW_TASKS)]
     graphs = [(await store.client.workflows.submit("large", group)).graph for _ in range(6)]
-    loaded = [ref(await tracker.load(graph.token)) for graph in graphs]
+    loaded = [ref(await tracker.cache.load(graph.token)) for graph in graphs]
     assert [each() is not None for each in loaded] == [False, *[True] * 5]
 
 
 async def test_a_process_forgets_a_workflow_that_it_has_closed(store: WorkflowStore) -> None:
     graph = await store.submit(planned(), planned(0))
     tracker = WorkflowTracker(store.engine)
-    await tracker.load(graph.token)
+    await tracker.cache.load(graph.token)
     for _ in graph.nodes:
         task = await claim_one(store.engine)
         await store.engine.apply([complete(task)])
         await tracker.review(graph.token)
-    assert tracker.epoch(graph.token) is None
+    assert tracker.cache.epoch(graph.token) is None
 
 
 def _with_results(number: int) -> PlannedTask:

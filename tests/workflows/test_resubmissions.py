@@ -90,7 +90,7 @@ async def test_a_response_that_was_overtaken_does_not_replace_a_newer_graph(stor
     await store.client.workflows.add(graph.token, [planned(0, added_by=(0, task.attempt))])
     slow = SlowNotes(store.engine)
     tracker = WorkflowTracker(slow)
-    newest = await tracker.load(graph.token)
+    newest = await tracker.cache.load(graph.token)
     slow.answer = old
-    assert await tracker.load(graph.token) is newest
+    assert await tracker.cache.load(graph.token) is newest
     assert newest is not None and len(newest.graph.nodes) == 2

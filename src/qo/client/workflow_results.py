@@ -8,7 +8,7 @@ from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.codec import decode_value, plain_task
 from qo.engine import Engine
-from qo.errors import ResultTimeout, TaskFailed, WorkflowNotFound
+from qo.errors import DamagedNote, ResultTimeout, TaskFailed, WorkflowNotFound
 from qo.model import (
     Status,
     Task,
@@ -21,10 +21,12 @@ from qo.model import (
     sinks,
     token_of,
 )
+from qo.notes import report
 from qo.workflows import GRAPHS, decode_graph
 
 _MIN_POLL, _MAX_POLL = 0.005, 0.25  # seconds between two reads
 _PAGE_SIZE = 500  # tasks in one request
+_MAX_REQUESTS = 16  # concurrent requests
 
 
 async def read_tasks(engine: Engine, ids: Sequence[str]) -> list[Task | None]:
@@ -33,6 +35,19 @@ async def read_tasks(engine: Engine, ids: Sequence[str]) -> list[Task | None]:
     for start in range(0, len(ids), _PAGE_SIZE):
         tasks += await engine.get_without_values(ids[start : start + _PAGE_SIZE])
     return tasks
+
+
+async def read_graphs(engine: Engine, tokens: Sequence[str]) -> list[WorkflowGraph]:
+    """The graphs that exist. A damaged one is reported."""
+    graphs: list[WorkflowGraph] = []
+    for start in range(0, len(tokens), _MAX_REQUESTS):
+        names = [GRAPHS + token for token in tokens[start : start + _MAX_REQUESTS]]
+        for note in await asyncio.gather(*map(engine.read_note, names)):
+            try:
+                graphs += [] if note is None else [decode_graph(note)]
+            except DamagedNote as error:
+                report(error)
+    return graphs
 
 
 class GraphReader:

@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from qo.backoff import Backoff
 from qo.client.batches import BatchProgress, read_progress
 from qo.client.describe import PlannedTask, check_payloads, digest_of, stored_task, stored_tasks
-from qo.client.workflow_results import GraphReader, WorkflowResults, read_tasks
+from qo.client.workflow_results import GraphReader, WorkflowResults, read_graphs, read_tasks
 from qo.client.workflow_view import WorkflowView, view_of
 from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import (
     Conflict,
-    DamagedNote,
     InvalidWorkflow,
     KeyReused,
     LeaseLost,
@@ -31,12 +30,12 @@ from qo.model import (
     Change,
     Filter,
     NewTask,
-    Note,
     Status,
     Task,
     WorkflowGraph,
     WorkflowStatus,
     cancel,
+    check_idempotency_key,
     check_name,
     derived_token,
     node_address,
@@ -45,11 +44,9 @@ from qo.model import (
     replay_changes,
     show,
 )
-from qo.notes import report
 from qo.workflows import (
     GRAPHS,
     WorkflowTracker,
-    decode_graph,
     encode_graph,
     extend_graph,
     mark_open,
@@ -63,7 +60,6 @@ if TYPE_CHECKING:
 _SUBMISSION_TIMEOUT = 10.0  # seconds for which a cancellation waits for tasks that are being submitted
 _MIN_SUBMISSION_POLL, _MAX_SUBMISSION_POLL = 0.005, 0.25  # seconds between two reads of such tasks
 _PAGE_SIZE = 500  # tasks in one request
-_MAX_REQUESTS = 16  # concurrent requests
 _LISTED_TASKS = 1000  # newest tasks among which finished workflows are listed
 
 
@@ -87,9 +83,10 @@ class WorkflowsClient:
     ) -> SubmittedWorkflow:
         """Store a workflow. With an idempotency key a repeat finds it, and completes an interrupted submission.
 
-        Raises InvalidWorkflow, and KeyReused if the key belongs to another workflow.
+        Raises InvalidTask, InvalidWorkflow, and KeyReused if the key belongs to another workflow.
         """
         check_name("workflow", name)
+        check_idempotency_key(idempotency_key)
         if not planned:
             raise InvalidWorkflow(f"workflow {name!r} has no tasks")
         token = random_token(new_token()) if idempotency_key is None else derived_token(name, idempotency_key)
@@ -202,12 +199,8 @@ class WorkflowsClient:
         recent = dict.fromkeys(address.token for address in addresses if address is not None)
         # Only the newest of both: there may be thousands, and each graph is a request.
         tokens = {*islice(recent, limit), *await newest_open_tokens(self._engine, limit)}
-        graphs: list[WorkflowGraph] = []
-        names = [GRAPHS + token for token in sorted(tokens)]
-        for start in range(0, len(names), _MAX_REQUESTS):
-            notes = await asyncio.gather(*map(self._engine.read_note, names[start : start + _MAX_REQUESTS]))
-            graphs += [graph for note in notes if note and (graph := _decode_or_report(note)) is not None]
-        graphs = sorted(graphs, key=lambda graph: -graph.created_at)[:limit]
+        found = await read_graphs(self._engine, sorted(tokens))
+        graphs = sorted(found, key=lambda graph: -graph.created_at)[:limit]
         tasks = iter(await self._tasks(*graphs))
         now = await self._engine.now()
         return [view_of(graph, list(islice(tasks, len(graph.nodes))), now) for graph in graphs]
@@ -294,14 +287,6 @@ class WorkflowsClient:
             if progress is not None:
                 progress(number)
         return changed
-
-
-def _decode_or_report(note: Note) -> WorkflowGraph | None:
-    try:
-        return decode_graph(note)
-    except DamagedNote as error:
-        report(error)
-        return None
 
 
 def _index(graph: WorkflowGraph, given: int | str) -> int:

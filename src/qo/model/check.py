@@ -150,7 +150,7 @@ def check_described(new: NewTask, *, payload_limit: int) -> NewTask:
     check_number("delay", new.delay)
     if new.run_at is not None:
         check_number("run_at", new.run_at, maximum=2 * LONGEST)
-    _check_text("idempotency_key", new.idempotency_key)
+    check_idempotency_key(new.idempotency_key)
     _check_text("trace_id", new.trace_id)
     if new.batch is not None:
         check_batch_id("batch", new.batch)
@@ -228,6 +228,12 @@ def _check_duration(field: str, value: float) -> None:
     """As `check_number`, for seconds that may be infinite."""
     if value != _INFINITE:
         check_number(field, value)
+
+
+def check_idempotency_key(key: str | None) -> str | None:
+    """A key of a task or a workflow."""
+    _check_text("idempotency_key", key)
+    return key
 
 
 def _check_text(field: str, value: str | None) -> None:

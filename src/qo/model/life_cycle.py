@@ -35,7 +35,8 @@ from qo.model.failures import (
 from qo.model.filter import ClaimRequest
 from qo.model.ranking import HIGH
 from qo.model.task import BLOCKED_AT, FINISHED, FailureKind, Status, Task
-from qo.model.workflow import GraphNode, NodeState, WorkflowGraph, cancel_child, replay_node, unblock
+from qo.model.workflow import NodeState, cancel_child, replay_node, unblock
+from qo.model.workflow_graph import GraphNode, WorkflowGraph
 
 REFUSED = "-"
 GONE = "gone"

@@ -57,7 +57,7 @@ class WorkflowReviewer:
         return 0.0 if age >= _MIN_INTERVAL else self._elapsed() + min(_MIN_INTERVAL, _MIN_INTERVAL - age)
 
     async def _review(self, token: str, note: Note) -> None:
-        if await self._tracker.load(token) is None:
+        if await self._tracker.cache.load(token) is None:
             await self._drop_if_abandoned(note)
         else:
             await self._tracker.review(token)

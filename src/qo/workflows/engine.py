@@ -32,26 +32,23 @@ from qo.model import (
     NodeState,
     Status,
     Task,
-    WorkflowGraph,
     fail,
-    mark_blocked,
     needs_results,
     node_address,
     release,
-    start_alone,
     wait_again,
     was_told_to_wait,
 )
 from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, extend_graph, mark_open
 from qo.workflows.parent_results import LaterClaim, ParentReader, Parents, ParentsOrReason, address_of
+from qo.workflows.preparation import is_replay, permitted, prepare_replay
 from qo.workflows.result_arguments import ParentRunsError, with_results
 from qo.workflows.tracker import WorkflowTracker, state_of_change
 
 log = logging.getLogger("qo.workflows")
 _ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
-_REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 10.0  # seconds, while the store is unreachable
-_APPLY_SIZE = 500  # changes in one request
+_APPLY_SIZE = 1000  # changes in one request; a worker settles about as many at once
 _RELEASE_DELAY = 1.0  # seconds until a task is due again if its parents could not be read
 _CLOSE_DEADLINE = 5.0  # seconds to write the consequences of the last changes
 _NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
@@ -61,7 +58,7 @@ class WorkflowEngine(ForwardingEngine):
     def __init__(self, engine: Engine, on_cancelled: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         super().__init__(engine)
         self.tracker = WorkflowTracker(engine)
-        self._parents = ParentReader(engine, self.tracker)
+        self._parents = ParentReader(engine, self.tracker.cache)
         if on_cancelled is not None:
             self.tracker.on_cancelled = on_cancelled
         # The replayed tasks, by workflow, of changes whose consequences may not be written yet.
@@ -101,18 +98,19 @@ class WorkflowEngine(ForwardingEngine):
         return await self.engine.apply(changes)
 
     async def _apply(self, changes: Sequence[Change]) -> list[bool]:
-        replayed: dict[str, set[int]] = {
-            address.token: set() for change in changes if _is_replay(change) and (address := node_address(change.id))
-        }
-        for token in replayed:
-            changes = await self._prepare_replay(token, changes)
-        permitted = await self._permitted(changes)
-        addressed = [(change, node_address(change.id)) for change in permitted]
-        tokens = {address.token for change, address in addressed if address is not None and change.to in _ENDED}
-        epochs = {token: self.tracker.epoch(token) for token in tokens}
+        allowed, replayed = changes, dict[str, set[int]]()
+        if any(change.guard is not Guard.HELD for change in changes):  # not only settlements of a worker
+            tokens = [address.token for change in changes if is_replay(change) and (address := node_address(change.id))]
+            replayed = {token: set() for token in tokens}
+            for token in replayed:
+                changes = await prepare_replay(self.engine, token, changes)
+            allowed = await permitted(self.engine, changes)
+        addressed = [(change, node_address(change.id)) for change in allowed]
+        ending = {address.token for change, address in addressed if address is not None and change.to in _ENDED}
+        epochs = {token: self.tracker.cache.epoch(token) for token in ending}
         answers: dict[str, bool] = {}
-        for start in range(0, len(permitted), _APPLY_SIZE):
-            some = permitted[start : start + _APPLY_SIZE]
+        for start in range(0, len(allowed), _APPLY_SIZE):
+            some = allowed[start : start + _APPLY_SIZE]
             answers |= zip((change.id for change in some), await self.engine.apply(some), strict=True)
         ended: dict[str, dict[int, NodeState]] = {}
         for change, address in addressed:
@@ -120,7 +118,7 @@ class WorkflowEngine(ForwardingEngine):
                 continue
             if change.to in _ENDED:
                 ended.setdefault(address.token, {})[address.node] = state_of_change(change)
-            elif _is_replay(change):
+            elif is_replay(change):
                 replayed[address.token].add(address.node)
         if ended or replayed:
             # The changes are stored, so their consequences are written even if the caller no longer waits.
@@ -129,54 +127,6 @@ class WorkflowEngine(ForwardingEngine):
             following.add_done_callback(self._following.discard)
             await asyncio.shield(following)
         return [answers.get(change.id, False) for change in changes]
-
-    async def _prepare_replay(self, token: str, changes: Sequence[Change]) -> Sequence[Change]:
-        """Before tasks run again: invalidate their cached states elsewhere, and keep their children blocked."""
-        try:
-            graph = await extend_graph(self.engine, token, (), epoch=1)
-        except InvalidWorkflow:
-            return changes  # the graph was deleted: these are ordinary tasks
-        await mark_open(self.engine, token, graph.created_at)
-        await self._mark_children(graph, changes)
-        prepared = []
-        for change in changes:
-            address = node_address(change.id)
-            is_child = address is not None and address.token == token and address.node < len(graph.nodes)
-            if is_child and _is_replay(change) and change.run_at is None and graph.nodes[address.node].parents:  # type: ignore[union-attr]
-                change = wait_again(change)  # noqa: PLW2901
-            prepared.append(change)
-        return prepared
-
-    async def _mark_children(self, graph: WorkflowGraph, changes: Sequence[Change]) -> None:
-        """Make workers that claim a waiting child of a replayed task check its parents again."""
-        replayed = {
-            address.node
-            for change in changes
-            if _is_replay(change) and (address := node_address(change.id)) and address.token == graph.token
-        }
-        children = [index for index, node in enumerate(graph.nodes) if not replayed.isdisjoint(node.parents)]
-        # Including children that are to be replayed themselves, because they may not have finished.
-        marks = [mark_blocked(graph, child) for child in children]
-        for start in range(0, len(marks), _APPLY_SIZE):
-            await self.engine.apply(marks[start : start + _APPLY_SIZE])
-
-    async def _permitted(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """The changes without those that would let a blocked task run before its parents, except for `run_now`."""
-        moved = [
-            change.id
-            for change in changes
-            if (change.guard is Guard.NOT_DUE or (change.guard is Guard.WAITING and _moves(change)))
-            and node_address(change.id) is not None
-        ]
-        if not moved:
-            return changes
-        tasks = await self.engine.get_without_values(moved)
-        blocked = {task.id for task in tasks if task is not None and task.available_at == BLOCKED_AT}
-        return [
-            start_alone(change) if change.id in blocked else change
-            for change in changes
-            if change.id not in blocked or change.guard is Guard.NOT_DUE
-        ]
 
     async def _follow(
         self,
@@ -276,14 +226,13 @@ class WorkflowEngine(ForwardingEngine):
         return []
 
     async def _with_results(self, task: Task, address: NodeAddress, parents: ParentsOrReason | None) -> Task:
-        if was_told_to_wait(task) and not await self.tracker.may_start(*address):
+        if was_told_to_wait(task) and not await self.tracker.cache.may_start(*address):
             raise ParentRunsError
         if parents is None:  # it needs no results
             return task
         if not isinstance(parents, Parents):
             raise parents
-        graph = parents.graphs.get(address.token)
-        return await with_results(self.tracker, graph, address.node, task, parents.tasks)
+        return await with_results(self.tracker.cache, parents.graph, address.node, task, parents.tasks)
 
     # --- deleting
 
@@ -299,7 +248,7 @@ class WorkflowEngine(ForwardingEngine):
 
         If the process dies in between, tasks without a graph remain, which retention deletes like any other.
         """
-        tracked = await self.tracker.load(token)  # also with the nodes that other processes have added
+        tracked = await self.tracker.cache.load(token)  # also with the nodes that other processes have added
         if tracked is None:
             return
         graph = tracked.graph
@@ -311,11 +260,3 @@ class WorkflowEngine(ForwardingEngine):
         if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
             await self.engine.drop_note(GRAPHS + token)
             await self.engine.drop_note(OPEN_WORKFLOWS + token)
-
-
-def _moves(change: Change) -> bool:
-    return change.run_at is not None or change.delay is not None
-
-
-def _is_replay(change: Change) -> bool:
-    return change.to is Status.PENDING and change.guard in _REPLAYS

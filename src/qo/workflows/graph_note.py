@@ -69,6 +69,7 @@ class _StoredGraph(Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.msgpack.Decoder(_StoredGraph)
+_POLICIES = {policy.value: policy for policy in ParentFailure}
 
 
 def encode_graph(graph: WorkflowGraph) -> bytes:
@@ -130,6 +131,8 @@ def _to_runs(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def _from_runs(runs: tuple[int, ...]) -> tuple[int, ...]:
+    if not runs:
+        return ()
     if sum(runs[1::2]) > MAX_WORKFLOW_EDGES:
         raise ValueError("a task with too many parents")
     return tuple(number for at in range(0, len(runs), 2) for number in range(runs[at], runs[at] + runs[at + 1]))
@@ -141,7 +144,7 @@ def decode_graph(note: Note) -> WorkflowGraph:
         stored = _decoder.decode(_inflate(note.data))
         nodes = tuple(_node(each, stored.types) for each in stored.nodes)
         _check_order(nodes)
-    except (*UNREADABLE, TypeError, ValueError, IndexError, zlib.error) as error:
+    except (*UNREADABLE, TypeError, ValueError, LookupError, zlib.error) as error:
         raise DamagedNote(*note, f"it is not the graph of a workflow: {error}") from error
     return WorkflowGraph(
         token=note.name.removeprefix(GRAPHS),
@@ -166,7 +169,7 @@ def _node(stored: _StoredNode, types: tuple[str, ...]) -> GraphNode:
     return GraphNode(
         type=types[stored.type],
         parents=_from_runs(stored.parents),
-        on_parent_failure=ParentFailure(stored.on_parent_failure),
+        on_parent_failure=_POLICIES[stored.on_parent_failure],
         bindings=tuple(Binding(path, _from_runs(runs), is_list) for path, runs, is_list in stored.bindings),
         added_by=stored.added_by,
         delay=stored.delay,
@@ -178,6 +181,8 @@ def _node(stored: _StoredNode, types: tuple[str, ...]) -> GraphNode:
 def _check_order(nodes: tuple[GraphNode, ...]) -> None:
     """Raise ValueError unless every parent has a lower index than its children, which excludes cycles."""
     for index, node in enumerate(nodes):
+        if not node.parents and not node.bindings:
+            continue
         bound = (parent for binding in node.bindings for parent in binding.parents)
         if not all(0 <= parent < index for parent in (*node.parents, *bound)):
             raise ValueError(f"task {index} depends on a task that does not come before it")

@@ -8,16 +8,18 @@ from qo.engine import Engine, get_in_steps
 from qo.errors import InvalidWorkflow, StorageError
 from qo.model import NodeAddress, Task, WorkflowGraph, node_address
 from qo.workflows.result_arguments import wanted_parents
-from qo.workflows.tracker import WorkflowTracker
+from qo.workflows.workflow_cache import WorkflowCache
 
 MAX_RESULTS_SIZE = 64 * 1024 * 1024  # bytes of the results in one payload; a handler needs several times as much memory
 _MAX_REQUESTS = 16  # concurrent reads of graphs, and of the parents of different tasks
 
 
 class Parents(NamedTuple):
-    graphs: Mapping[str, WorkflowGraph]  # by token
-    tasks: Mapping[str, Task | None]  # by id
-    size: int  # bytes of the results that the task needs
+    """The parents of one task whose results it needs."""
+
+    graph: WorkflowGraph | None
+    tasks: Mapping[int, Task | None]  # by index
+    size: int  # bytes of their results
 
 
 class LaterClaim(Exception):
@@ -34,8 +36,8 @@ def address_of(task: Task) -> NodeAddress | None:
 
 
 class ParentReader:
-    def __init__(self, engine: Engine, tracker: WorkflowTracker) -> None:
-        self._engine, self._tracker = engine, tracker
+    def __init__(self, engine: Engine, cache: WorkflowCache) -> None:
+        self._engine, self._cache = engine, cache
 
     async def read(self, tasks: Sequence[Task]) -> dict[str, ParentsOrReason]:
         """By the id of each task: its parents, or why it cannot have them. Other tasks are not affected by that."""
@@ -76,7 +78,7 @@ class ParentReader:
                 for task, (token, index) in addressed
                 if token in graphs
             }
-            ids = list({parent: None for parents in wanted.values() for parent in parents})
+            ids = list({parent: None for parents in wanted.values() for parent in parents.values()})
             found: dict[str, Task | None] = {}
             size = 0
             async for some in get_in_steps(self._engine, ids):
@@ -89,14 +91,18 @@ class ParentReader:
                     )
         except StorageError as error:
             return error
-        sizes = {task_id: sum(_size(found[parent]) for parent in parents) for task_id, parents in wanted.items()}
-        return {task.id: Parents(graphs, found, sizes.get(task.id, 0)) for task in tasks}
+        parents = {task.id: Parents(None, {}, 0) for task in tasks}
+        for task, (token, _) in addressed:
+            if token in graphs:
+                its = {index: found[parent] for index, parent in wanted[task.id].items()}
+                parents[task.id] = Parents(graphs[token], its, sum(map(_size, its.values())))
+        return parents
 
     async def _graphs(self, tokens: Sequence[str]) -> dict[str, WorkflowGraph]:
         """By token. A cached graph may belong to an earlier workflow with the same key, which was deleted."""
         graphs: dict[str, WorkflowGraph] = {}
         for start in range(0, len(tokens), _MAX_REQUESTS):
-            for tracked in await asyncio.gather(*map(self._tracker.load, tokens[start : start + _MAX_REQUESTS])):
+            for tracked in await asyncio.gather(*map(self._cache.load, tokens[start : start + _MAX_REQUESTS])):
                 if tracked is not None:
                     graphs[tracked.graph.token] = tracked.graph
         return graphs

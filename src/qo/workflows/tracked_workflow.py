@@ -70,12 +70,10 @@ class TrackedWorkflow:
 
     def unended(self, page_size: int) -> Sequence[int]:
         """Some of the nodes that are not known to have finished, sinks first."""
-        while self._ended < len(self._order) and self._has_ended(self._order[self._ended]):
+        order, known, revivable = self._order, self.known, self.revivable
+        while self._ended < len(order) and (order[self._ended] in known or order[self._ended] in revivable):
             self._ended += 1
-        return self._order[self._ended : self._ended + page_size]
-
-    def _has_ended(self, index: int) -> bool:
-        return index in self.known or index in self.revivable
+        return order[self._ended : self._ended + page_size]
 
     def take_revivable(self) -> list[int]:
         """Remove and return the tasks that may have been revived."""

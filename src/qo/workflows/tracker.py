@@ -10,18 +10,14 @@ time, at least one of them therefore sees both outcomes. The monitor completes w
 """
 
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
 from typing import NamedTuple
 
-from qo import notes
 from qo.engine import Engine
-from qo.errors import DamagedNote, InvalidWorkflow, StorageError
+from qo.errors import InvalidWorkflow, StorageError
 from qo.model import (
     BLOCKED_AT,
-    SUBMIT_DEADLINE,
     Change,
     Effect,
     Guard,
@@ -34,12 +30,11 @@ from qo.model import (
     node_address,
     node_state,
 )
-from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, decode_graph, extend_graph, mark_open
+from qo.workflows.graph_note import OPEN_WORKFLOWS, extend_graph, mark_open
 from qo.workflows.tracked_workflow import TrackedWorkflow
+from qo.workflows.workflow_cache import PAGE_SIZES, WorkflowCache, page_sizes
 
 log = logging.getLogger("qo.workflows")
-_MAX_NODES = 50_000  # of all cached graphs: 20 to 70 MB
-_PAGE_SIZES = (1, 8, 64, 500)  # tasks
 _APPLY_SIZE = 500  # changes in one request
 _MAX_REVIEWS = 5  # attempts, if the workflow is replayed in the meantime
 
@@ -59,73 +54,22 @@ class WorkflowTracker:
     """One per client, on its event loop."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._tracked: OrderedDict[str, TrackedWorkflow] = OrderedDict()  # the last used at the end
-        self._nodes = 0  # of all of them
+        self._engine, self.cache = engine, WorkflowCache(engine)
         self.on_cancelled: Callable[[Sequence[str]], Awaitable[None]] = (
             _ignore  # called with the ids of cancelled tasks
         )
 
-    async def load(self, token: str) -> TrackedWorkflow | None:
-        """The workflow with its current graph; None if it does not exist or cannot be read."""
-        note = await self._engine.read_note(GRAPHS + token)
-        if note is None:
-            self._forget(token)
-            return None
-        tracked = self._tracked.get(token)
-        if tracked is None or tracked.version != note.version:
-            try:
-                graph = decode_graph(note)
-            except DamagedNote as error:
-                notes.report(error)
-                return None
-            tracked = self._track(token, graph, note.version)
-        self._tracked.move_to_end(token)
-        while self._nodes > _MAX_NODES and len(self._tracked) > 1:
-            self._forget(next(iter(self._tracked)))
-        return tracked
-
-    def _track(self, token: str, graph: WorkflowGraph, version: str) -> TrackedWorkflow:
-        before = self._tracked.get(token)
-        if before is not None and before.is_newer_than(graph):  # a later read was answered first
-            return before
-        self._forget(token)
-        if before is not None and before.is_valid_for(graph):
-            before.extend(graph, version)
-            tracked = before
-        else:
-            tracked = TrackedWorkflow(graph, version)
-        self._tracked[token] = tracked
-        self._nodes += len(graph.nodes)
-        return tracked
-
-    def _forget(self, token: str) -> None:
-        tracked = self._tracked.pop(token, None)
-        self._nodes -= 0 if tracked is None else len(tracked.graph.nodes)
-
-    async def graph(self, token: str, index: int = 0) -> WorkflowGraph | None:
-        """A graph with this node. Nodes do not change, so a cached graph needs no read."""
-        tracked = self._tracked.get(token)
-        if tracked is None or index >= len(tracked.graph.nodes):
-            tracked = await self.load(token)
-        return None if tracked is None or index >= len(tracked.graph.nodes) else tracked.graph
-
     # --- after settlements
-
-    def epoch(self, token: str) -> int | None:
-        """The epoch of a workflow when this process last read it; None if the workflow is not cached."""
-        tracked = self._tracked.get(token)
-        return None if tracked is None else tracked.graph.epoch
 
     async def settled(self, token: str, ended: Mapping[int, NodeState], epoch: int | None = None) -> None:
         """Write the consequences of finished tasks. `epoch` is the epoch before they finished. Raises StorageError."""
-        tracked = await self.load(token)
+        tracked = await self.cache.load(token)
         if tracked is None:
             return
         ended = {index: state for index, state in ended.items() if index < len(tracked.graph.nodes)}
         if tracked.graph.epoch not in {0, epoch}:
             # A replay may have begun after these tasks finished, and may have replayed them.
-            states = await self.read(tracked, sorted(ended))
+            states = await self.cache.read(tracked, sorted(ended))
             ended = {index: state for index, state in states.items() if state.has_ended}
         await self._settle(tracked, ended)
 
@@ -136,7 +80,7 @@ class WorkflowTracker:
                 tracked.record(index, state)
             all_ended |= ended.keys()
             changes = await self._changes(tracked, ended)
-            if _needs_others(tracked.graph, changes, ended) and await self._is_replayed(tracked):
+            if _needs_others(tracked.graph, changes, ended) and await self.cache.is_replayed(tracked):
                 await self.review(tracked.graph.token)
                 return
             applied = await self._apply(tracked, changes)
@@ -158,7 +102,7 @@ class WorkflowTracker:
         children = {child for parent in ended for child in tracked.children[parent]}
         waiting = [child for child in sorted(children) if child not in changes and child not in tracked.known]
         fresh = {index: state for index, state in ended.items() if index not in tracked.adders}
-        for page_size in _page_sizes(tracked):
+        for page_size in page_sizes(tracked):
             waiting = await self._step(tracked, waiting, page_size, changes, fresh)
             if not waiting:
                 break
@@ -183,35 +127,8 @@ class WorkflowTracker:
                 needed[child] = found[0]
                 pages.update(parent for parent in found if parent not in tracked.known)
         if pages:
-            fresh |= await self.read(tracked, sorted(pages))
+            fresh |= await self.cache.read(tracked, sorted(pages))
         return [child for child, parent in needed.items() if fresh[parent].has_ended]
-
-    async def read(self, tracked: TrackedWorkflow, indexes: Collection[int]) -> dict[int, NodeState]:
-        """The states of tasks; finished ones are cached."""
-        graph = tracked.graph
-        tasks = await self._engine.get_without_values([graph.task_id(index) for index in indexes])
-        states = dict(zip(indexes, map(node_state, tasks), strict=True))
-        missing = [index for index, state in states.items() if state.status is None]
-        states |= dict.fromkeys(await self._on_their_way(graph, missing), NodeState(Status.PENDING))
-        for index, state in states.items():
-            tracked.record(index, state)
-        return states
-
-    async def _on_their_way(self, graph: WorkflowGraph, missing: Sequence[int]) -> set[int]:
-        """The missing tasks that are being submitted, or added by a running task."""
-        if not missing:
-            return set()
-        began = await self._engine.now() - SUBMIT_DEADLINE
-        coming = {index for index in missing if graph.stored_from(index) > began}
-        adders = {index: node.added_by for index in missing if (node := graph.nodes[index]).added_by is not None}
-        late = {index: added_by for index, added_by in adders.items() if index not in coming and added_by is not None}
-        unique = sorted({adder for adder, _ in late.values()})
-        tasks = await self._engine.get_without_values([graph.task_id(adder) for adder in unique]) if unique else []
-        states = dict(zip(unique, map(node_state, tasks), strict=True))
-        for index, (adder, attempt) in late.items():
-            if states[adder].status is Status.RUNNING and states[adder].attempt == attempt:
-                coming.add(index)
-        return coming
 
     async def _apply(self, tracked: TrackedWorkflow, changes: Sequence[Change]) -> "_Applied":
         cancelled: dict[int, NodeState] = {}
@@ -249,16 +166,16 @@ class WorkflowTracker:
 
     async def _close_if_ended(self, tracked: TrackedWorkflow) -> None:
         """Remove the marker of the workflow if all its tasks have finished."""
-        for page_size in _page_sizes(tracked):
+        for page_size in page_sizes(tracked):
             page = tracked.unended(page_size)
             if not page:
                 break
-            states = await self.read(tracked, page)
+            states = await self.cache.read(tracked, page)
             if not states[page[0]].has_ended:
                 return
         revivable, is_stored = tracked.take_revivable(), True
-        for start in range(0, len(revivable), _PAGE_SIZES[-1]):
-            states = await self.read(tracked, revivable[start : start + _PAGE_SIZES[-1]])
+        for start in range(0, len(revivable), PAGE_SIZES[-1]):
+            states = await self.cache.read(tracked, revivable[start : start + PAGE_SIZES[-1]])
             is_stored = is_stored and all(state.status is not None for state in states.values())
         if tracked.unended(1):
             return
@@ -271,7 +188,7 @@ class WorkflowTracker:
 
         It is then run, unless it already was.
         """
-        states = await self.states(tracked)
+        states = await self.cache.states(tracked)
         changes = decide(tracked.graph, states)
         if changes:
             await self._apply(tracked, changes)
@@ -283,12 +200,12 @@ class WorkflowTracker:
             with suppress(InvalidWorkflow):
                 await extend_graph(self._engine, graph.token, is_stored=True)
         await self._engine.drop_note(OPEN_WORKFLOWS + graph.token)
-        after = await self.load(graph.token)
+        after = await self.cache.load(graph.token)
         # A replay, or a task that added others, has just marked it as open.
         if after is not None and (after.graph.epoch, len(after.graph.nodes)) != (graph.epoch, len(graph.nodes)):
             await mark_open(self._engine, graph.token, graph.created_at)
         else:
-            self._forget(graph.token)
+            self.cache.forget(graph.token)
 
     # --- for replays and the monitor
 
@@ -300,12 +217,12 @@ class WorkflowTracker:
         """
         cancelled: dict[int, NodeState] = {}
         for _ in range(_MAX_REVIEWS):
-            tracked = await self.load(token)
+            tracked = await self.cache.load(token)
             if tracked is None:
                 return
             states, affected = await self._affected(tracked, replayed)
             changes = decide(tracked.graph, states, replayed, affected)
-            if changes and await self._is_replayed(tracked):
+            if changes and await self.cache.is_replayed(tracked):
                 continue
             applied = await self._apply(tracked, changes)
             cancelled |= applied.cancelled
@@ -323,7 +240,7 @@ class WorkflowTracker:
         level = sorted(index for index in replayed if index < len(tracked.graph.nodes))
         found: dict[int, NodeState] = {}
         while level:
-            states = await self.states(tracked, level)
+            states = await self.cache.states(tracked, level)
             found |= states
             parents = [index for index in level if index in replayed or states[index].is_cancelled_by_parent]
             level = sorted({child for parent in parents for child in tracked.children[parent]} - found.keys())
@@ -331,7 +248,7 @@ class WorkflowTracker:
             index for index in sorted(found) if not found[index].has_ended or found[index].is_cancelled_by_parent
         ]
         needed = {parent for index in affected for parent in tracked.graph.nodes[index].parents}
-        return found | await self.states(tracked, sorted(needed - found.keys())), affected
+        return found | await self.cache.states(tracked, sorted(needed - found.keys())), affected
 
     async def review(self, token: str) -> bool:
         """Read all tasks of a workflow and write the due changes. Returns whether all have finished.
@@ -339,12 +256,12 @@ class WorkflowTracker:
         Raises StorageError.
         """
         for _ in range(_MAX_REVIEWS):
-            tracked = await self.load(token)
+            tracked = await self.cache.load(token)
             if tracked is None:
                 return True
-            states = await self.states(tracked)
+            states = await self.cache.states(tracked)
             changes = decide(tracked.graph, states)
-            if changes and await self._is_replayed(tracked):
+            if changes and await self.cache.is_replayed(tracked):
                 continue
             if not (await self._apply(tracked, changes)).is_due_again:
                 break
@@ -354,35 +271,6 @@ class WorkflowTracker:
             return False
         await self._close_if_ended(tracked)
         return True
-
-    async def _is_replayed(self, tracked: TrackedWorkflow) -> bool:
-        """Whether a replay has begun or ended since the workflow was loaded, so that what was read may be outdated."""
-        current = await self.load(tracked.graph.token)
-        return current is not None and current.graph.epoch != tracked.graph.epoch
-
-    async def may_start(self, token: str, index: int) -> bool:
-        """Whether the parents of a task allow it to run now. Raises StorageError."""
-        tracked = await self.load(token)
-        if tracked is None or index >= len(tracked.graph.nodes):
-            return True  # an ordinary task
-        node = tracked.graph.nodes[index]
-        states = await self.states(tracked, node.parents)
-        return all(effect_of(node, parent, states[parent]) is Effect.MET for parent in node.parents)
-
-    async def states(self, tracked: TrackedWorkflow, indexes: Sequence[int] | None = None) -> dict[int, NodeState]:
-        """The states of these nodes, or of all."""
-        wanted = range(len(tracked.graph.nodes)) if indexes is None else indexes
-        states = {index: tracked.known[index] for index in wanted if index in tracked.known}
-        unknown = [index for index in wanted if index not in states]
-        for start in range(0, len(unknown), _PAGE_SIZES[-1]):
-            states |= await self.read(tracked, unknown[start : start + _PAGE_SIZES[-1]])
-        return states
-
-
-def _page_sizes(tracked: TrackedWorkflow) -> Iterator[int]:
-    """How many tasks to read in one request: more, the more of them have finished. The last size is repeated."""
-    yield from _PAGE_SIZES
-    yield from repeat(_PAGE_SIZES[-1], len(tracked.graph.nodes))
 
 
 def _needs_others(graph: WorkflowGraph, changes: Sequence[Change], ended: Collection[int]) -> bool:

@@ -1,4 +1,5 @@
-// Where the boxes of a layered graph go: layers from left to right, few crossings, straight lines where possible.
+// Where the boxes of a layered graph go: layers from left to right, few crossings, straight lines where possible. Parts that
+// no line connects are below one another.
 
 export const BOX = {width: 176, height: 46};
 const GAP = {x: 54, y: 14};
@@ -12,12 +13,10 @@ const MARGIN = 10;
 export function layOut(boxes, lines) {
   const nodes = boxes.map(({layer}) => ({layer, height: BOX.height, before: [], after: []}));
   const chains = chainsOf(nodes, boxes, lines);
-  const layers = [];
-  for (const node of nodes) (layers[node.layer] ??= []).push(node);
-  for (const layer of layers) layer.forEach((node, at) => { node.at = at; });
-  for (let pass = 0; pass < ORDER_PASSES; pass += 1) order(layers, pass % 2 === 0);
-  place(layers);
-  const height = Math.max(...nodes.map((node) => node.y + node.height)) + MARGIN;
+  const layers = layersOf(nodes);
+  let top = MARGIN;
+  for (const part of partsOf(nodes)) top = placePart(layersOf(part), top);
+  const height = top - GAP.y + MARGIN;
   const width = MARGIN * 2 + layers.length * BOX.width + (layers.length - 1) * GAP.x;
   const x = (node) => MARGIN + node.layer * (BOX.width + GAP.x);
   return {
@@ -25,6 +24,42 @@ export function layOut(boxes, lines) {
     places: nodes.slice(0, boxes.length).map((node) => ({x: x(node), y: node.y})),
     paths: chains.map((chain) => curve(chain, x)),
   };
+}
+
+function layersOf(nodes) {
+  const layers = [];
+  for (const node of nodes) (layers[node.layer] ??= []).push(node);
+  return layers.filter(Boolean);
+}
+
+// The connected parts of a graph, the largest first.
+function partsOf(nodes) {
+  const parts = [];
+  const seen = new Set();
+  for (const node of nodes) {
+    if (seen.has(node)) continue;
+    seen.add(node);
+    const part = [node];
+    for (const each of part) {
+      for (const near of [...each.before, ...each.after]) {
+        if (!seen.has(near)) part.push(near);
+        seen.add(near);
+      }
+    }
+    parts.push(part);
+  }
+  return parts.sort((one, other) => other.length - one.length);
+}
+
+// Returns where the next part may begin.
+function placePart(layers, top) {
+  for (const layer of layers) layer.forEach((node, at) => { node.at = at; });
+  for (let pass = 0; pass < ORDER_PASSES; pass += 1) order(layers, pass % 2 === 0);
+  place(layers);
+  const nodes = layers.flat();
+  const shift = top - Math.min(...nodes.map((node) => node.y));
+  for (const node of nodes) node.y += shift;
+  return Math.max(...nodes.map((node) => node.y + node.height)) + GAP.y;
 }
 
 // A line to a far layer passes all layers between, so that it takes a way around their boxes.
@@ -71,8 +106,6 @@ function place(layers) {
       }));
     }
   }
-  const top = Math.min(...layers.flat().map((node) => node.y));
-  for (const node of layers.flat()) node.y += MARGIN - top;
 }
 
 const middle = (node) => node.y + node.height / 2;
