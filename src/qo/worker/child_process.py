@@ -1,6 +1,7 @@
 """The child processes of the process executor: the messages they receive, and how they run a handler."""
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import logging
@@ -36,8 +37,10 @@ from qo.worker.run import RunOutcome, encode_result, outcome_of
 
 CHILD = "qo-child"
 CANCEL_SIGNAL = signal.SIGUSR2
-# A message that begins with one of these is a log line or a progress report; no encoded outcome does.
-LOG_LINE, PROGRESS = b"L", b"P"
+# A message that begins with one of these is a log line, a progress report, or says that a handler was imported; no
+# encoded outcome does.
+LOG_LINE, PROGRESS, IMPORTED = b"L", b"P", b"I"
+IMPORT = b"I"  # a message to the child that begins with this is no request: the child imports a handler
 _PROGRESS_INTERVAL = 0.25  # seconds between two reports that are sent to the worker
 
 
@@ -97,9 +100,16 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
         connection.send_bytes(msgspec.msgpack.encode(LifespanReport(error=error)))
     while True:
         try:
-            request = msgspec.msgpack.decode(connection.recv_bytes(), type=ChildRequest)
+            message = connection.recv_bytes()
         except (EOFError, OSError):
             break
+        if message.startswith(IMPORT):
+            with contextlib.suppress(BaseException):  # the request reports it
+                find(*msgspec.msgpack.decode(message[1:], type=tuple[str, str]))
+            with sending:
+                connection.send_bytes(IMPORTED)
+            continue
+        request = msgspec.msgpack.decode(message, type=ChildRequest)
         if setup.captures_logs and CAPTURE not in logging.getLogger().handlers:  # the program may configure its log
             CAPTURE.install()
         outcome = handlers.execute(request)

@@ -24,6 +24,8 @@ from qo.worker import lifespan
 from qo.worker.child_process import (
     CANCEL_SIGNAL,
     CHILD,
+    IMPORT,
+    IMPORTED,
     LOG_LINE,
     PROGRESS,
     ChildRequest,
@@ -43,6 +45,7 @@ log = logging.getLogger("qo.worker")
 _progress = msgspec.msgpack.Decoder(ProgressReport)
 _spawn = multiprocessing.get_context("spawn")
 CANCEL_GRACE = 2.0  # seconds for the handler of a cancelled task to end before its process is killed
+_IMPORT_TIMEOUT = 30.0  # seconds
 _LIFESPAN_MARGIN = 5.0  # seconds for a child to import the program, and to exit once its lifespan has ended
 
 
@@ -64,6 +67,23 @@ class _Child:
         theirs.close()
         self._has_hooks = bool(hooks.middleware) or hooks.lifespan is not None
         self.ran = 0
+        self._imported: set[tuple[str, str]] = set()
+
+    def import_handler(self, handler: Handler) -> None:
+        """Wait until the child has imported a handler, so that it can start at its time. Imports may take seconds.
+
+        A child that does not answer is left to the first request.
+        """
+        name = name_of(handler.function)
+        if name in self._imported:
+            return
+        self._imported.add(name)
+        until = monotonic_clock() + _IMPORT_TIMEOUT
+        with contextlib.suppress(EOFError, OSError):
+            self.connection.send_bytes(IMPORT + msgspec.msgpack.encode(name))
+            while self.connection.poll(max(0.0, until - monotonic_clock())):
+                if self.connection.recv_bytes() == IMPORTED:
+                    return
 
     def lifespan_error(self) -> str:
         """Wait until the child has entered its lifespan; returns why it could not."""
@@ -122,6 +142,8 @@ class ProcessExecutor(ThreadExecutor):
             run.done(run, UNSTARTED)
             return RunOutcome()
         child = self._children[run] = kept[0]
+        if run.start_by < float("inf"):
+            child.import_handler(run.handler)
         if not self._queue.begin(run):  # after the child was started, which does not count towards the timeout
             self._children.pop(run, None)
             return RunOutcome()
@@ -175,10 +197,10 @@ class ProcessExecutor(ThreadExecutor):
         child.ran += 1
         try:
             child.connection.send_bytes(msgspec.msgpack.encode(request))
-            while (kind := (message := child.connection.recv_bytes())[:1]) in (LOG_LINE, PROGRESS):
+            while (kind := (message := child.connection.recv_bytes())[:1]) in (LOG_LINE, PROGRESS, IMPORTED):
                 if kind == PROGRESS:
                     run.report_progress(_progress.decode(message[1:]))
-                else:
+                elif kind == LOG_LINE:
                     run.add_log_line(message[1:].decode(errors="replace"))
             return msgspec.msgpack.decode(message, type=RunOutcome)
         except (EOFError, OSError, msgspec.DecodeError):
