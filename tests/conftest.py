@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 # ready before one process with all pages would be.
 GROUPS = {
     "zero server pages": r"dashboard/test_zero_server_(acts|lost_answers|page|hostile)",
-    "zero server": r"dashboard/test_(zero_server|bucket_roles)",
+    "zero server": r"dashboard/test_(zero_server|bucket_roles|graph_layout)",
     "dashboard views": r"dashboard/test_(states|injections|tokens)",
     "dashboard": r"dashboard/test_(?!login)",
     "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)|torture/test_clock",
