@@ -111,13 +111,14 @@ async def test_limits_hold_whatever_happens_to_tasks_and_workflows(
     monkeypatch.setattr("tests.torture.limited_flow_app.LOG", tmp_path / "lines.txt")  # of this process
     async with connect(store) as client, connect(store) as other:
         fleet = _Fleet(client, store, tmp_path, dice)
-        consuming = asyncio.create_task(_consume(other))
+        consuming: asyncio.Task[None] | None = None
         try:
             await client.schedules.add(
                 "often", task="charge", every=1.0, kwargs={"customer": 1}, options={"fair_by": "customer"}
             )
             await fleet.submit()
-            await until(fleet.log.exists)
+            await until(fleet.log.exists)  # the workers have declared the limits, which this process has not
+            consuming = asyncio.create_task(_consume(other))
             for _ in range(rounds):
                 await fleet.submit()
                 await delay(dice.uniform(0.0, 0.5))
@@ -128,11 +129,12 @@ async def test_limits_hold_whatever_happens_to_tasks_and_workflows(
             ended = {await client.workflows.status(id) for id in fleet.flows}
             assert WorkflowStatus.RUNNING not in ended and WorkflowStatus.COMPLETED in ended
         finally:
-            consuming.cancel()
             for worker in fleet.workers:
                 await asyncio.to_thread(end, worker, signal.SIGKILL)
-            with suppress(asyncio.CancelledError):
-                await consuming
+            if consuming is not None:
+                consuming.cancel()
+                with suppress(asyncio.CancelledError):
+                    await consuming
     _check(fleet.log.read_text().splitlines())
 
 
