@@ -9,7 +9,7 @@ from qo.fleet_limits.known_limit import repair_limits
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.fleet_limits.limit_state import CANCEL_GRACE, Holder, LimitState
 from qo.fleet_limits.rules import LimitRules, state_note
-from qo.model import ANY, Limit, cancel, complete
+from qo.model import ANY, Limit, cancel, complete, renew
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import read
 from qo.testing import ManualClock
@@ -34,6 +34,24 @@ async def test_a_sweep_removes_the_holders_whose_attempts_are_over(client: Clien
     left = (await read(client.engine, state_note("type:t"), LimitState)).holders["customer=1"]
     # The handler of a cancelled task may still run for some seconds.
     assert left.keys() == {task.id for task in tasks if task is not done}
+
+
+async def test_the_slots_of_a_dead_worker_are_removed_with_its_leases(clock: ManualClock) -> None:
+    async with Client(MemoryEngine(clock), clock=clock) as client:
+        monitor = Monitor(client, MonitorSettings(grace=0.0), id="m", clock=clock, elapsed=clock)
+        await monitor.check()  # the next sweep is in half an hour
+        await client.engine.add([new(n, group="customer=1") for n in range(2)])
+        dead, alive = await claim(client.engine, takes_groups=True, lease=30.0)
+        gate = LimitGate(client.engine, clock=clock, store_time=clock)
+        gate.set_rules(LimitRules({"t": Limit(concurrency=2, key="customer")}, {}))
+        await gate.admit([dead, alive])
+        clock.advance(20.0)
+        await monitor.check()
+        assert await client.engine.apply([renew(alive, 60.0)]) == [True]
+        clock.advance(20.0)
+        await monitor.check()
+        left = (await read(client.engine, state_note("type:t"), LimitState)).holders["customer=1"]
+        assert left.keys() == {alive.id}
 
 
 async def test_the_slot_of_a_cancelled_task_is_free_after_its_handler_must_have_ended(clock: ManualClock) -> None:

@@ -75,7 +75,8 @@ def start(url: str, path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT, env=environment)
 
 
-async def submit(client: Client, number: int) -> list[str]:
+async def submit(client: Client, number: int, first: int = 0) -> list[str]:
+    """Tasks with numbers from `first`: the file tells the runs of a process apart by these."""
     tasks = [
         NewTask(
             id=new_id(),
@@ -85,7 +86,7 @@ async def submit(client: Client, number: int) -> list[str]:
             needs=with_group((), f"customer_id={n % _CUSTOMERS}"),
             max_retries=100,
         )
-        for n in range(number)
+        for n in range(first, first + number)
     ]
     await client.engine.add(tasks)
     return [task.id for task in tasks]
@@ -117,9 +118,9 @@ def most_at_once(lines: list[str]) -> Counter[str]:
     return most
 
 
-async def hurt(url: str, path: Path, workers: list["subprocess.Popen[bytes]"], dice: random.Random) -> None:
-    """Kill a worker and start another, and sometimes freeze one for a while, when work goes on."""
-    await until(_has_grown, path, _size(path))
+async def hurt(url: str, path: Path, workers: list["subprocess.Popen[bytes]"], dice: random.Random, size: int) -> None:
+    """Kill a worker and start another, and sometimes freeze one for a while, when the file is larger than `size`."""
+    await until(_has_grown, path, size)
     await delay(dice.uniform(0.0, 0.2))
     if dice.random() < 0.3:
         frozen = dice.choice(workers)
@@ -138,13 +139,15 @@ async def test_killed_workers_never_let_more_than_the_limit_run(
 ) -> None:
     path, dice, kills = tmp_path / "runs.txt", random.Random(seed), 20 * scale if IS_LONG else 3
     async with connect(store) as client:
-        ids = await submit(client, 60 + _TASKS_PER_KILL * kills)
+        ids = await submit(client, 60)
         monitor = Monitor(client, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
         background = [asyncio.create_task(monitor.run()), asyncio.create_task(watch(client))]
         workers = [start(store, path) for _ in range(_WORKERS)]
         try:
             for _ in range(kills):
-                await hurt(store, path, workers, dice)
+                size = _size(path)
+                ids += await submit(client, _TASKS_PER_KILL, len(ids))  # a quick store has none left
+                await hurt(store, path, workers, dice, size)
             await until(lambda: _all_done(client, ids, background))
         finally:
             for worker in workers:
@@ -165,13 +168,15 @@ async def test_workers_that_are_frozen_for_longer_than_their_lease_leave_no_slot
     """What they run overlaps with the next attempt, as documented. The slots in the store are never too many."""
     path = tmp_path / "runs.txt"
     async with connect(store) as client:
-        ids = await submit(client, 60 * (scale if IS_LONG else 1))
+        ids: list[str] = []
         monitor = Monitor(client, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
         background = [asyncio.create_task(monitor.run()), asyncio.create_task(watch(client))]
         workers = [start(store, path) for _ in range(2)]
         try:
             for at in range(2 * scale if IS_LONG else 1):
-                await until(_has_grown, path, _size(path))
+                size = _size(path)
+                ids += await submit(client, 60, len(ids))  # on a quick store the tasks end while a worker is frozen
+                await until(_has_grown, path, size)
                 frozen = workers[at % 2]
                 frozen.send_signal(signal.SIGSTOP)
                 await until(lambda: _is_expired(client))

@@ -123,6 +123,8 @@ class Monitor:
             await self._expiry.update_clock()  # to know of clock steps if this monitor takes over later
             return Checked(led=False)
         expired = await self._expire()
+        if expired:  # otherwise the slots of dead workers are shown until a worker needs them
+            await repair_limits(self._engine, self._clock())
         dead = await self._mark_dead_workers() if self._checks % _WORKER_CHECK_PERIOD == 0 else 0
         self._checks += 1
         swept = await self._sweep()
