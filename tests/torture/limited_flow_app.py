@@ -6,6 +6,7 @@ from pathlib import Path
 
 import qo
 from tests.conditions import delay
+from tests.torture.workflow_app import worker
 
 app = qo.App()
 LOG = Path(os.environ.get("FLOW_LOG", os.devnull))
@@ -20,7 +21,7 @@ def write(*words: object) -> None:
 
 
 async def work(key: str, longest: float) -> None:
-    run = f"{os.getpid()}-{random.randrange(10**9)}"
+    run = f"{worker()}-{random.randrange(10**9)}"
     write("start", key, run)
     try:
         await delay(random.uniform(0.0, longest))

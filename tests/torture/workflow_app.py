@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import qo
+from qo.worker.process_executor import in_child
 from tests.conditions import delay
 
 app = qo.App()
@@ -18,11 +19,16 @@ def write(line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
+def worker() -> int:
+    """The worker process. A task whose process was killed runs in a child of the next worker, and dies with it."""
+    return os.getppid() if in_child() else os.getpid()
+
+
 @app.task(max_retries=1000, retry=_SOON)
 async def step(flow: int, index: int, results: list[int]) -> int:
-    write(f"start {flow} {index} {os.getpid()}")
+    write(f"start {flow} {index} {worker()}")
     await delay(random.uniform(0.0, 0.02))
-    write(f"end {flow} {index} {os.getpid()}")
+    write(f"end {flow} {index} {worker()}")
     return result_of(index, results)
 
 
