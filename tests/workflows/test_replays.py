@@ -1,11 +1,16 @@
 """Replays of parents, while their children wait, retry or start, and while other processes decide."""
 
+import asyncio
+
 import pytest
 
 from qo.client import Client
 from qo.codec import decode_value
 from qo.encryption import Encrypted, EncryptedEngine
+from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
+from qo.errors import StorageError
+from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     FILLS_RESULTS,
     NodeState,
@@ -150,6 +155,47 @@ async def test_a_workflow_stays_open_if_it_is_closed_while_a_task_is_replayed(st
 
     meddling.before_apply = complete_second
     await Client(meddling, clock=store.clock).replay(first.id, completed=True)
+    assert len(await store.engine.notes(OPEN_WORKFLOWS)) == 1
+
+
+class SlowDrop(ForwardingEngine):
+    """A store in which a process is slow to remove a note."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def drop_note(self, name: str) -> None:
+        self.reached.set()
+        await self.go.wait()
+        await super().drop_note(name)
+
+
+async def test_the_monitor_finds_a_replay_whose_process_died_while_another_closed_the_workflow(
+    store: WorkflowStore,
+) -> None:
+    graph = await store.submit(planned(), planned(0))
+    await _complete(store)
+    task = await claim_one(store.client.engine)
+    slow, dying = SlowDrop(store.engine), MeddlingStore(store.engine)
+    closing: list[asyncio.Task[list[bool]]] = []
+
+    async def settle() -> None:
+        """After the replay was announced, and before it is written."""
+        closing.append(asyncio.create_task(Client(slow, clock=store.clock).engine.apply([fail(task, "no")])))
+        await slow.reached.wait()
+
+    async def die() -> None:
+        raise StorageError("killed")
+
+    dying.before_apply, dying.after_apply = settle, die
+    with pytest.raises(StorageError, match="killed"):
+        await Client(dying, clock=store.clock).replay(task.id, completed=True)
+    slow.go.set()
+    await closing[0]
+    assert await _kinds(store, graph) == [None, PendingKind.BLOCKED]
+    await store.check()
+    assert await _kinds(store, graph) == [None, PendingKind.READY]
     assert len(await store.engine.notes(OPEN_WORKFLOWS)) == 1
 
 

@@ -9,7 +9,7 @@ from qo.client import Client
 from qo.clock import Clock
 from qo.errors import DamagedNote, StorageError
 from qo.model import SUBMIT_DEADLINE, Note
-from qo.workflows import GRAPHS, OPEN_WORKFLOWS, OpenWorkflow, WorkflowTracker
+from qo.workflows import GRAPHS, OPEN_WORKFLOWS, OpenWorkflow, WorkflowTracker, mark_open, marked_token
 
 log = logging.getLogger("qo.monitor")
 _MIN_INTERVAL = 30.0  # seconds between two reviews of a workflow
@@ -39,7 +39,7 @@ class WorkflowReviewer:
             if began < self._due[token] or began >= until:
                 break
             try:
-                await self._review(token, tokens[token])
+                await self._review(tokens[token])
             except StorageError as error:  # others may be readable
                 failure = failure or error
             pause = _DURATION_FACTOR * (self._elapsed() - began)
@@ -56,15 +56,25 @@ class WorkflowReviewer:
             age = _MIN_INTERVAL
         return 0.0 if age >= _MIN_INTERVAL else self._elapsed() + min(_MIN_INTERVAL, _MIN_INTERVAL - age)
 
-    async def _review(self, token: str, note: Note) -> None:
-        if await self._tracker.cache.load(token) is None:
+    async def _review(self, note: Note) -> None:
+        token = marked_token(note.name)
+        tracked = await self._tracker.cache.load(token)
+        if tracked is None:
             await self._drop_if_abandoned(note)
-        else:
-            await self._tracker.review(token)
+            return
+        has_ended = await self._tracker.review(token)
+        is_replay = note.name != OPEN_WORKFLOWS + token
+        if (
+            is_replay
+            and self._clock() >= msgspec.json.decode(note.data, type=OpenWorkflow).created_at + SUBMIT_DEADLINE
+        ):
+            if not has_ended:
+                await mark_open(self._engine, token, tracked.graph.created_at)
+            await self._engine.drop_note(note.name)  # the process that replayed tasks has died
 
     async def _drop_if_abandoned(self, note: Note) -> None:
         """Drop the marker of a submission that ended before its graph was written. A damaged graph keeps its marker."""
-        if await self._engine.read_note(GRAPHS + note.name.removeprefix(OPEN_WORKFLOWS)) is not None:
+        if await self._engine.read_note(GRAPHS + marked_token(note.name)) is not None:
             return
         try:
             marker = msgspec.json.decode(note.data, type=OpenWorkflow)

@@ -12,6 +12,7 @@ decrypt.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ from qo.backoff import Backoff
 from qo.engine import Engine
 from qo.errors import EncryptedValue, InvalidWorkflow, QoError, StorageError
 from qo.forwarding_engine import ForwardingEngine
+from qo.ids import new_token
 from qo.model import (
     BLOCKED_AT,
     FILLS_RESULTS,
@@ -63,6 +65,8 @@ class WorkflowEngine(ForwardingEngine):
             self.tracker.on_cancelled = on_cancelled
         # The replayed tasks, by workflow, of changes whose consequences may not be written yet.
         self._undone: dict[str, frozenset[int]] = {}
+        self._id = new_token()
+        self._replays = Counter[str]()  # in progress, by workflow
         self._following: set[asyncio.Task[None]] = set()
         self._retrying: asyncio.Task[None] | None = None
 
@@ -103,7 +107,8 @@ class WorkflowEngine(ForwardingEngine):
             tokens = [address.token for change in changes if is_replay(change) and (address := node_address(change.id))]
             replayed = {token: set() for token in tokens}
             for token in replayed:
-                changes = await prepare_replay(self.engine, token, changes)
+                self._replays[token] += 1
+                changes = await prepare_replay(self.engine, token, changes, self._id)
             allowed = await permitted(self.engine, changes)
         addressed = [(change, node_address(change.id)) for change in allowed]
         ending = {address.token for change, address in addressed if address is not None and change.to in _ENDED}
@@ -143,6 +148,8 @@ class WorkflowEngine(ForwardingEngine):
                     await self.tracker.settled(token, ended[token], epochs[token])
                 elif not nodes:
                     await self.tracker.review(token)
+                if token in replayed:
+                    await self._end_replay(token)
                 del undone[token]
         except StorageError as error:
             log.warning("the next tasks of a workflow wait for the store: %s", error)
@@ -163,6 +170,13 @@ class WorkflowEngine(ForwardingEngine):
             await mark_open(self.engine, token, graph.created_at)
         await self.tracker.follow_replay(token, replayed)
 
+    async def _end_replay(self, token: str) -> None:
+        """The consequences of a replay are written. Its marker is shared by the replays that this process writes."""
+        self._replays[token] -= 1
+        if self._replays[token] <= 0:
+            del self._replays[token]
+            await self.engine.drop_note(f"{OPEN_WORKFLOWS}{token}-{self._id}")
+
     async def _retry(self) -> None:
         backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
         while self._undone:
@@ -171,6 +185,8 @@ class WorkflowEngine(ForwardingEngine):
             try:
                 await self._follow_replay(token, replayed)
                 await self.tracker.review(token)
+                if token in self._replays:
+                    await self._end_replay(token)
             except StorageError as error:
                 log.warning("the next tasks of a workflow wait for the store: %s", error)
                 self._undone[token] = self._undone.pop(token)  # others may be readable

@@ -194,21 +194,32 @@ async def read_graph(engine: Engine, token: str) -> WorkflowGraph | None:
     return None if note is None else decode_graph(note)
 
 
-async def mark_open(engine: Engine, token: str, created_at: float) -> None:
-    marker = OpenWorkflow(created_at=created_at)
-    await engine.write_note(OPEN_WORKFLOWS + token, msgspec.json.encode(marker), expected=ANY)
+async def mark_open(engine: Engine, token: str, created_at: float, *, replay: str = "") -> str:
+    """Returns the name of the marker.
+
+    Another process may just be removing the marker, because it has read the tasks before a replay. `replay` gives a
+    process that replays tasks a marker of its own, which only this process and the monitor remove.
+    """
+    name = f"{OPEN_WORKFLOWS}{token}-{replay}" if replay else OPEN_WORKFLOWS + token
+    await engine.write_note(name, msgspec.json.encode(OpenWorkflow(created_at=created_at)), expected=ANY)
+    return name
+
+
+def marked_token(marker: str) -> str:
+    """The workflow of a marker."""
+    return marker.removeprefix(OPEN_WORKFLOWS).partition("-")[0]
 
 
 async def open_tokens(engine: Engine) -> frozenset[str]:
     """The unfinished workflows."""
-    return frozenset(note.name.removeprefix(OPEN_WORKFLOWS) for note in await engine.notes(OPEN_WORKFLOWS))
+    return frozenset(marked_token(note.name) for note in await engine.notes(OPEN_WORKFLOWS))
 
 
 async def newest_open_tokens(engine: Engine, limit: int) -> list[str]:
     """The newest unfinished workflows."""
     found = await engine.notes(OPEN_WORKFLOWS)
     newest = heapq.nlargest(limit, found, key=_opened_at)
-    return [note.name.removeprefix(OPEN_WORKFLOWS) for note in newest]
+    return list(dict.fromkeys(marked_token(note.name) for note in newest))
 
 
 def _opened_at(note: Note) -> float:

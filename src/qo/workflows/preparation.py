@@ -21,12 +21,16 @@ _REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
 _APPLY_SIZE = 500  # changes in one request
 
 
-async def prepare_replay(engine: Engine, token: str, changes: Sequence[Change]) -> Sequence[Change]:
-    """Before tasks run again: invalidate their cached states elsewhere, and keep their children blocked."""
+async def prepare_replay(engine: Engine, token: str, changes: Sequence[Change], replay: str) -> Sequence[Change]:
+    """Before tasks run again: invalidate their cached states elsewhere, and keep their children blocked.
+
+    `replay` names the marker that stays until the consequences of the replay are written.
+    """
     try:
         graph = await extend_graph(engine, token, (), epoch=1)
     except InvalidWorkflow:
         return changes  # the graph was deleted: these are ordinary tasks
+    await mark_open(engine, token, await engine.now(), replay=replay)
     await mark_open(engine, token, graph.created_at)
     await _mark_children(engine, graph, changes)
     prepared = []
