@@ -104,7 +104,7 @@ class WorkflowsClient:
         check_payloads(tasks, self._client.payload_limit)
         stored = None if idempotency_key is None else await read_graph(self._engine, token)
         if stored is None:
-            await mark_open(self._engine, token, graph.created_at)
+            await mark_open(self._engine, graph)
             stored = await self._write(graph)
         is_new = stored is graph
         if stored.digest != graph.digest:
@@ -128,7 +128,7 @@ class WorkflowsClient:
     async def _resume(self, token: str, tasks: Sequence[NewTask]) -> None:
         """Continue an interrupted submission. Some tasks may have been cancelled because others were missing."""
         graph = await extend_graph(self._engine, token, epoch=1, resumed_at=await self._engine.now())
-        await mark_open(self._engine, token, graph.created_at)
+        await mark_open(self._engine, graph)
         await self._store(tasks)
         await WorkflowTracker(self._engine).review(token)
 
@@ -148,8 +148,7 @@ class WorkflowsClient:
         check_payloads([each.new for each in planned], self._client.payload_limit)
         now = await self._engine.now()
         graph = await extend_graph(self._engine, token, tuple(replace(each.node, added_at=now) for each in planned))
-        # After the graph: a process that closes the workflow reads the graph again after it has removed the marker.
-        await mark_open(self._engine, token, graph.created_at)
+        await mark_open(self._engine, graph)
         first = len(graph.nodes) - len(planned)
         tasks = [stored_task(graph, first + at, each.new) for at, each in enumerate(planned)]
         await self._client.submit_many(tasks)

@@ -67,6 +67,11 @@ class WorkflowGraph(Struct, frozen=True, kw_only=True):
         """Also the batch of its tasks."""
         return workflow_id(self.name, self.token)
 
+    @property
+    def revision(self) -> tuple[int, int]:
+        """Grows with each replay and with each addition: the epoch, and the number of tasks if some were added."""
+        return self.epoch, 0 if self.nodes[-1].added_by is None else len(self.nodes)
+
     def task_id(self, index: int) -> str:
         return workflow_task_id(self.token, index, is_bound=bool(self.nodes[index].bindings))
 

@@ -1,15 +1,25 @@
 """Advances workflows whose process died after it settled a task and before it unblocked the children."""
 
 import logging
+from contextlib import suppress
 
 import msgspec
 
 from qo import notes
 from qo.client import Client
 from qo.clock import Clock
-from qo.errors import DamagedNote, StorageError
+from qo.errors import DamagedNote, InvalidWorkflow, StorageError
 from qo.model import SUBMIT_DEADLINE, Note
-from qo.workflows import GRAPHS, OPEN_WORKFLOWS, OpenWorkflow, WorkflowTracker, mark_open, marked_token
+from qo.workflows import (
+    GRAPHS,
+    OPEN_WORKFLOWS,
+    OpenWorkflow,
+    WorkflowTracker,
+    extend_graph,
+    mark_open,
+    marked_revision,
+    marked_token,
+)
 
 log = logging.getLogger("qo.monitor")
 _MIN_INTERVAL = 30.0  # seconds between two reviews of a workflow
@@ -63,14 +73,23 @@ class WorkflowReviewer:
             await self._drop_if_abandoned(note)
             return
         has_ended = await self._tracker.review(token)
-        is_replay = note.name != OPEN_WORKFLOWS + token
-        if (
-            is_replay
-            and self._clock() >= msgspec.json.decode(note.data, type=OpenWorkflow).created_at + SUBMIT_DEADLINE
-        ):
-            if not has_ended:
-                await mark_open(self._engine, token, tracked.graph.created_at)
-            await self._engine.drop_note(note.name)  # the process that replayed tasks has died
+        revision = marked_revision(note.name)
+        if revision is None:
+            await self._end_abandoned_replay(note, has_ended=has_ended)
+        elif revision > tracked.graph.revision:  # of an earlier workflow with the same key, whose tasks were deleted
+            await self._engine.drop_note(note.name)
+
+    async def _end_abandoned_replay(self, note: Note, *, has_ended: bool) -> None:
+        """Complete a replay whose process has died."""
+        if self._clock() < msgspec.json.decode(note.data, type=OpenWorkflow).created_at + SUBMIT_DEADLINE:
+            return
+        if not has_ended:
+            # Another process may have read the tasks before the replay, and may be removing the markers of that
+            # revision.
+            with suppress(InvalidWorkflow):
+                graph = await extend_graph(self._engine, marked_token(note.name), epoch=1)
+                await mark_open(self._engine, graph)
+        await self._engine.drop_note(note.name)
 
     async def _drop_if_abandoned(self, note: Note) -> None:
         """Drop the marker of a submission that ended before its graph was written. A damaged graph keeps its marker."""

@@ -3,16 +3,19 @@
 from qo.workflows.engine import WorkflowEngine
 from qo.workflows.graph_note import (
     GRAPHS,
-    OPEN_WORKFLOWS,
-    OpenWorkflow,
     decode_graph,
     encode_graph,
     extend_graph,
+    read_graph,
+)
+from qo.workflows.open_markers import (
+    OPEN_WORKFLOWS,
+    OpenWorkflow,
     mark_open,
+    marked_revision,
     marked_token,
     newest_open_tokens,
     open_tokens,
-    read_graph,
 )
 from qo.workflows.tracker import WorkflowTracker
 
@@ -26,6 +29,7 @@ __all__ = [
     "encode_graph",
     "extend_graph",
     "mark_open",
+    "marked_revision",
     "marked_token",
     "newest_open_tokens",
     "open_tokens",

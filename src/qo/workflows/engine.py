@@ -12,9 +12,9 @@ decrypt.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -41,7 +41,8 @@ from qo.model import (
     wait_again,
     was_told_to_wait,
 )
-from qo.workflows.graph_note import GRAPHS, OPEN_WORKFLOWS, extend_graph, mark_open
+from qo.workflows.graph_note import GRAPHS, extend_graph
+from qo.workflows.open_markers import drop_markers, mark_open, replay_marker
 from qo.workflows.parent_results import LaterClaim, ParentReader, Parents, ParentsOrReason, address_of
 from qo.workflows.preparation import is_replay, permitted, prepare_replay
 from qo.workflows.result_arguments import ParentRunsError, with_results
@@ -56,6 +57,13 @@ _CLOSE_DEADLINE = 5.0  # seconds to write the consequences of the last changes
 _NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
 
 
+class _Undone(NamedTuple):
+    """Changes of a workflow whose consequences may not be written yet."""
+
+    replayed: frozenset[int] = frozenset()
+    markers: frozenset[str] = frozenset()  # of these replays; replays that are still being written have others
+
+
 class WorkflowEngine(ForwardingEngine):
     def __init__(self, engine: Engine, on_cancelled: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         super().__init__(engine)
@@ -63,10 +71,7 @@ class WorkflowEngine(ForwardingEngine):
         self._parents = ParentReader(engine, self.tracker.cache)
         if on_cancelled is not None:
             self.tracker.on_cancelled = on_cancelled
-        # The replayed tasks, by workflow, of changes whose consequences may not be written yet.
-        self._undone: dict[str, frozenset[int]] = {}
-        self._id = new_token()
-        self._replays = Counter[str]()  # in progress, by workflow
+        self._undone: dict[str, _Undone] = {}  # by workflow
         self._following: set[asyncio.Task[None]] = set()
         self._retrying: asyncio.Task[None] | None = None
 
@@ -102,13 +107,12 @@ class WorkflowEngine(ForwardingEngine):
         return await self.engine.apply(changes)
 
     async def _apply(self, changes: Sequence[Change]) -> list[bool]:
-        allowed, replayed = changes, dict[str, set[int]]()
+        allowed, replayed, marker = changes, dict[str, set[int]](), ""
         if any(change.guard is not Guard.HELD for change in changes):  # not only settlements of a worker
             tokens = [address.token for change in changes if is_replay(change) and (address := node_address(change.id))]
-            replayed = {token: set() for token in tokens}
+            replayed, marker = {token: set() for token in tokens}, new_token()
             for token in replayed:
-                self._replays[token] += 1
-                changes = await prepare_replay(self.engine, token, changes, self._id)
+                changes = await prepare_replay(self.engine, token, changes, marker)
             allowed = await permitted(self.engine, changes)
         addressed = [(change, node_address(change.id)) for change in allowed]
         ending = {address.token for change, address in addressed if address is not None and change.to in _ENDED}
@@ -127,7 +131,7 @@ class WorkflowEngine(ForwardingEngine):
                 replayed[address.token].add(address.node)
         if ended or replayed:
             # The changes are stored, so their consequences are written even if the caller no longer waits.
-            following = asyncio.create_task(self._follow(ended, replayed, epochs))
+            following = asyncio.create_task(self._follow(ended, replayed, epochs, marker))
             self._following.add(following)
             following.add_done_callback(self._following.discard)
             await asyncio.shield(following)
@@ -138,8 +142,12 @@ class WorkflowEngine(ForwardingEngine):
         ended: dict[str, dict[int, NodeState]],
         replayed: dict[str, set[int]],
         epochs: Mapping[str, int | None],
+        marker: str = "",
     ) -> None:
-        """Write the consequences. The changes are stored, so an error here must not fail the call: it is retried."""
+        """Write the consequences. The changes are stored, so an error here must not fail the call: it is retried.
+
+        `marker` is that of the replays.
+        """
         undone = {token: replayed.get(token, set()) for token in ended.keys() | replayed.keys()}
         try:
             for token, nodes in list(undone.items()):
@@ -148,15 +156,15 @@ class WorkflowEngine(ForwardingEngine):
                     await self.tracker.settled(token, ended[token], epochs[token])
                 elif not nodes:
                     await self.tracker.review(token)
-                if token in replayed:
-                    await self._end_replay(token)
+                if token in replayed and marker:
+                    await self.engine.drop_note(replay_marker(token, marker))
                 del undone[token]
         except StorageError as error:
             log.warning("the next tasks of a workflow wait for the store: %s", error)
             for token, nodes in undone.items():
-                self._undone[token] = frozenset(
-                    [*self._undone.get(token, ()), *nodes]
-                )  # a new object: `_retry` notices
+                before = self._undone.get(token, _Undone())
+                markers = before.markers | ({marker} if token in replayed and marker else frozenset())
+                self._undone[token] = _Undone(before.replayed | nodes, markers)  # a new object: `_retry` notices
             if self._retrying is None or self._retrying.done():
                 self._retrying = asyncio.create_task(self._retry())
 
@@ -167,32 +175,25 @@ class WorkflowEngine(ForwardingEngine):
         # The second write invalidates that.
         with suppress(InvalidWorkflow):
             graph = await extend_graph(self.engine, token, (), epoch=1)
-            await mark_open(self.engine, token, graph.created_at)
+            await mark_open(self.engine, graph)
         await self.tracker.follow_replay(token, replayed)
-
-    async def _end_replay(self, token: str) -> None:
-        """The consequences of a replay are written. Its marker is shared by the replays that this process writes."""
-        self._replays[token] -= 1
-        if self._replays[token] <= 0:
-            del self._replays[token]
-            await self.engine.drop_note(f"{OPEN_WORKFLOWS}{token}-{self._id}")
 
     async def _retry(self) -> None:
         backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
         while self._undone:
             await asyncio.sleep(backoff.next())
-            token, replayed = next(iter(self._undone.items()))
+            token, work = next(iter(self._undone.items()))
             try:
-                await self._follow_replay(token, replayed)
+                await self._follow_replay(token, work.replayed)
                 await self.tracker.review(token)
-                if token in self._replays:
-                    await self._end_replay(token)
+                for marker in work.markers:
+                    await self.engine.drop_note(replay_marker(token, marker))
             except StorageError as error:
                 log.warning("the next tasks of a workflow wait for the store: %s", error)
                 self._undone[token] = self._undone.pop(token)  # others may be readable
             else:
                 backoff.reset()
-                if self._undone[token] is replayed:  # otherwise more work was added in the meantime
+                if self._undone[token] is work:  # otherwise more work was added in the meantime
                     del self._undone[token]
 
     # --- claiming
@@ -275,4 +276,4 @@ class WorkflowEngine(ForwardingEngine):
         tasks = await self.engine.get_without_values(sorted(deleted & set(graph.task_ids())))
         if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
             await self.engine.drop_note(GRAPHS + token)
-            await self.engine.drop_note(OPEN_WORKFLOWS + token)
+            await drop_markers(self.engine, graph)

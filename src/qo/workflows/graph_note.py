@@ -1,11 +1,9 @@
-"""The notes of a workflow: its graph, and a marker while some of its tasks are unfinished.
+"""The note with the graph of a workflow.
 
-A graph is written once and then only extended. It contains types and names of arguments, but no payload. The marker
-lets the monitor find the workflows that it must check, and keeps retention from deleting their tasks.
+A graph is written once and then only extended. It contains types and names of arguments, but no payload.
 """
 
 import asyncio
-import heapq
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +16,6 @@ from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, InvalidWorkflow, StorageError
 from qo.model import (
-    ANY,
     MAX_WORKFLOW_EDGES,
     MAX_WORKFLOW_TASKS,
     UNREADABLE,
@@ -31,18 +28,11 @@ from qo.model import (
 from qo.notes import Instant
 
 GRAPHS = "workflows/"
-OPEN_WORKFLOWS = "workflows-open/"
 _FORMAT = b"qo-workflow-1:"
 _MAX_NOTE_SIZE = 512 * 1024  # bytes; a server accepts notes of up to 1 MiB
 _MAX_DECODED_SIZE = 64 * 1024 * 1024  # bytes; more would be damage
 _CONFLICT_DEADLINE = 60.0  # seconds in which a change of a graph must succeed while other processes change it too
 _MIN_CONFLICT_PAUSE, _MAX_CONFLICT_PAUSE = 0.002, 0.5  # seconds
-
-
-class OpenWorkflow(Struct, frozen=True, kw_only=True):
-    """The marker of an unfinished workflow."""
-
-    created_at: Instant  # when the submission began
 
 
 class _StoredNode(Struct, frozen=True, array_like=True, gc=False):
@@ -192,41 +182,6 @@ async def read_graph(engine: Engine, token: str) -> WorkflowGraph | None:
     """Raises DamagedNote."""
     note = await engine.read_note(GRAPHS + token)
     return None if note is None else decode_graph(note)
-
-
-async def mark_open(engine: Engine, token: str, created_at: float, *, replay: str = "") -> str:
-    """Returns the name of the marker.
-
-    Another process may just be removing the marker, because it has read the tasks before a replay. `replay` gives a
-    process that replays tasks a marker of its own, which only this process and the monitor remove.
-    """
-    name = f"{OPEN_WORKFLOWS}{token}-{replay}" if replay else OPEN_WORKFLOWS + token
-    await engine.write_note(name, msgspec.json.encode(OpenWorkflow(created_at=created_at)), expected=ANY)
-    return name
-
-
-def marked_token(marker: str) -> str:
-    """The workflow of a marker."""
-    return marker.removeprefix(OPEN_WORKFLOWS).partition("-")[0]
-
-
-async def open_tokens(engine: Engine) -> frozenset[str]:
-    """The unfinished workflows."""
-    return frozenset(marked_token(note.name) for note in await engine.notes(OPEN_WORKFLOWS))
-
-
-async def newest_open_tokens(engine: Engine, limit: int) -> list[str]:
-    """The newest unfinished workflows."""
-    found = await engine.notes(OPEN_WORKFLOWS)
-    newest = heapq.nlargest(limit, found, key=_opened_at)
-    return list(dict.fromkeys(marked_token(note.name) for note in newest))
-
-
-def _opened_at(note: Note) -> float:
-    try:
-        return msgspec.json.decode(note.data, type=OpenWorkflow).created_at
-    except msgspec.DecodeError:
-        return 0.0  # the monitor sets it aside
 
 
 async def extend_graph(

@@ -15,7 +15,8 @@ from qo.model import (
     start_alone,
     wait_again,
 )
-from qo.workflows.graph_note import extend_graph, mark_open
+from qo.workflows.graph_note import extend_graph
+from qo.workflows.open_markers import mark_replay
 
 _REPLAYS = frozenset({Guard.REPLAYABLE, Guard.FINISHED})
 _APPLY_SIZE = 500  # changes in one request
@@ -30,8 +31,7 @@ async def prepare_replay(engine: Engine, token: str, changes: Sequence[Change], 
         graph = await extend_graph(engine, token, (), epoch=1)
     except InvalidWorkflow:
         return changes  # the graph was deleted: these are ordinary tasks
-    await mark_open(engine, token, await engine.now(), replay=replay)
-    await mark_open(engine, token, graph.created_at)
+    await mark_replay(engine, token, replay)
     await _mark_children(engine, graph, changes)
     prepared = []
     for change in changes:

@@ -30,7 +30,8 @@ from qo.model import (
     node_address,
     node_state,
 )
-from qo.workflows.graph_note import OPEN_WORKFLOWS, extend_graph, mark_open
+from qo.workflows.graph_note import extend_graph
+from qo.workflows.open_markers import drop_markers
 from qo.workflows.tracked_workflow import TrackedWorkflow
 from qo.workflows.workflow_cache import PAGE_SIZES, WorkflowCache, page_sizes
 
@@ -165,7 +166,7 @@ class WorkflowTracker:
         return answers, is_late
 
     async def _close_if_ended(self, tracked: TrackedWorkflow) -> None:
-        """Remove the marker of the workflow if all its tasks have finished."""
+        """Remove the markers of the workflow if all its tasks have finished."""
         for page_size in page_sizes(tracked):
             page = tracked.unended(page_size)
             if not page:
@@ -199,13 +200,8 @@ class WorkflowTracker:
         if is_stored and not graph.is_stored:  # its submission ended before it could write this
             with suppress(InvalidWorkflow):
                 await extend_graph(self._engine, graph.token, is_stored=True)
-        await self._engine.drop_note(OPEN_WORKFLOWS + graph.token)
-        after = await self.cache.load(graph.token)
-        # A replay, or a task that added others, has just marked it as open.
-        if after is not None and (after.graph.epoch, len(after.graph.nodes)) != (graph.epoch, len(graph.nodes)):
-            await mark_open(self._engine, graph.token, graph.created_at)
-        else:
-            self.cache.forget(graph.token)
+        await drop_markers(self._engine, graph)
+        self.cache.forget(graph.token)
 
     # --- for replays and the monitor
 

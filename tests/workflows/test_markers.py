@@ -1,0 +1,143 @@
+"""The markers of unfinished workflows, while processes close a workflow that others open again, and die."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from qo.client import Client
+from qo.engine import Engine
+from qo.engines.memory import MemoryEngine
+from qo.errors import StorageError
+from qo.forwarding_engine import ForwardingEngine
+from qo.model import Note, PendingKind, Status, complete
+from qo.testing.clock import ManualClock
+from qo.testing.samples import claim, claim_one
+from qo.testing.workflow_histories import planned
+from qo.workflows import OPEN_WORKFLOWS, WorkflowTracker, marked_revision
+from tests.workflows.workflow_store import MeddlingStore, WorkflowStore
+
+
+@pytest.fixture
+def store() -> WorkflowStore:
+    clock = ManualClock()
+    return WorkflowStore(MemoryEngine(clock), clock)
+
+
+class DyingStore(ForwardingEngine):
+    """The store as a process sees it that pauses before it removes markers, and dies when it reads a note after it."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def _pause(self) -> None:
+        self.reached.set()
+        await self.go.wait()
+
+    async def notes(self, prefix: str) -> list[Note]:
+        await self._pause()
+        return await super().notes(prefix)
+
+    async def drop_note(self, name: str) -> None:
+        await self._pause()
+        await super().drop_note(name)
+
+    async def read_note(self, name: str) -> Note | None:
+        if self.go.is_set():
+            raise asyncio.CancelledError
+        return await super().read_note(name)
+
+
+async def _complete_all(store: WorkflowStore) -> None:
+    while tasks := await claim(store.client.engine):
+        await store.client.engine.apply([complete(task) for task in tasks])
+
+
+class MeddledDrop(MeddlingStore):
+    """A store in which something happens before a note is first removed."""
+
+    before_drop: Callable[[], Awaitable[None]] | None = None
+
+    async def drop_note(self, name: str) -> None:
+        meddle, self.before_drop = self.before_drop, None
+        if meddle is not None:
+            await meddle()
+        await super().drop_note(name)
+
+
+async def test_the_end_of_a_replay_leaves_the_marker_of_the_next_replay_by_the_same_process(
+    store: WorkflowStore,
+) -> None:
+    graph = await store.submit(planned(), planned())
+    await _complete_all(store)
+    meddled = MeddledDrop(store.engine)
+    client = Client(meddled, clock=store.clock)
+
+    async def die() -> None:
+        raise StorageError("killed")
+
+    async def replay_second() -> None:
+        meddled.after_apply = die
+        with pytest.raises(StorageError, match="killed"):
+            await client.workflows.replay(graph.id, [1])
+
+    meddled.before_drop = replay_second
+    await client.workflows.replay(graph.id, [0])
+    markers = [note.name for note in await store.engine.notes(OPEN_WORKFLOWS)]
+    assert [name for name in markers if marked_revision(name) is None]
+
+
+@pytest.mark.parametrize("replays_before", [0, 1])
+async def test_a_process_that_dies_while_it_closes_a_workflow_does_not_hide_a_replay(
+    store: WorkflowStore, replays_before: int
+) -> None:
+    graph = await store.submit(planned(), planned(0))
+    for _ in range(replays_before):
+        await _complete_all(store)
+        await store.client.workflows.replay(graph.id, [0])
+    await store.client.engine.apply([complete(await claim_one(store.client.engine))])
+    await store.engine.apply([complete(await claim_one(store.engine))])
+    dying = DyingStore(store.engine)
+    closing = asyncio.create_task(WorkflowTracker(dying).review(graph.token))
+    await dying.reached.wait()
+    await store.client.workflows.replay(graph.id, [0])  # in full, after the other process has read all tasks as ended
+    dying.go.set()
+    with suppress(asyncio.CancelledError):
+        await closing
+    await store.engine.apply(
+        [complete(await claim_one(store.engine))]
+    )  # this process dies before it releases the child
+    await store.check()
+    (_, child) = (await store.client.workflows.read(graph.id)).nodes
+    assert child.pending_kind is PendingKind.READY
+
+
+async def test_replays_leave_one_marker_until_the_workflow_is_closed(store: WorkflowStore) -> None:
+    graph = await store.submit(planned(), planned(0))
+    await _complete_all(store)
+    for _ in range(3):
+        await store.client.workflows.replay(graph.id, [0])
+        assert len(await store.engine.notes(OPEN_WORKFLOWS)) == 1, "the monitor reviews the workflow once for each"
+        await store.client.engine.apply([complete(await claim_one(store.client.engine))])
+    await _complete_all(store)
+    assert await store.statuses(graph) == [Status.COMPLETED] * 2
+    assert await store.engine.notes(OPEN_WORKFLOWS) == []
+
+
+async def test_the_monitor_removes_a_marker_of_a_deleted_workflow_that_had_the_same_key(store: WorkflowStore) -> None:
+    async def submit() -> str:
+        return (await store.client.workflows.submit("flow", [planned()], idempotency_key="k")).graph.id
+
+    id = await submit()
+    await _complete_all(store)
+    await store.client.workflows.replay(id, [0])
+    (stale,) = [note for note in await store.engine.notes(OPEN_WORKFLOWS) if "-" in note.name.partition("/")[2]]
+    await _complete_all(store)
+    await Client(store.engine, clock=store.clock).engine.delete((await store.client.workflows.graph(id)).task_ids())
+    assert await submit() == id
+    await store.engine.write_note(stale.name, stale.data, expected="any")  # the process that removes it died
+    await _complete_all(store)
+    await store.check()
+    assert await store.engine.notes(OPEN_WORKFLOWS) == []
