@@ -178,25 +178,27 @@ class WorkflowTracker:
         for start in range(0, len(revivable), PAGE_SIZES[-1]):
             states = await self.cache.read(tracked, revivable[start : start + PAGE_SIZES[-1]])
             is_stored = is_stored and all(state.status is not None for state in states.values())
+        graph = tracked.graph
         if tracked.unended(1):
             return
         if revivable and await self._revive(tracked):
             return
-        await self._close(tracked, is_stored=is_stored)
+        await self._close(graph, is_stored=is_stored)
 
     async def _revive(self, tracked: TrackedWorkflow) -> bool:
         """Whether a task was cancelled although its parents have been replayed since.
 
         It is then run, unless it already was.
         """
+        graph = tracked.graph  # it may be extended during the read
         states = await self.cache.states(tracked)
-        changes = decide(tracked.graph, states)
+        changes = decide(graph, states)
         if changes:
             await self._apply(tracked, changes)
         return bool(changes) or not all(state.has_ended for state in states.values())
 
-    async def _close(self, tracked: TrackedWorkflow, *, is_stored: bool) -> None:
-        graph = tracked.graph
+    async def _close(self, graph: WorkflowGraph, *, is_stored: bool) -> None:
+        """Remove the markers of the revision of which all tasks are known to have finished."""
         if is_stored and not graph.is_stored:  # its submission ended before it could write this
             with suppress(InvalidWorkflow):
                 await extend_graph(self._engine, graph.token, is_stored=True)
@@ -255,8 +257,9 @@ class WorkflowTracker:
             tracked = await self.cache.load(token)
             if tracked is None:
                 return True
+            graph = tracked.graph  # it may be extended during the read
             states = await self.cache.states(tracked)
-            changes = decide(tracked.graph, states)
+            changes = decide(graph, states)
             if changes and await self.cache.is_replayed(tracked):
                 continue
             if not (await self._apply(tracked, changes)).is_due_again:
