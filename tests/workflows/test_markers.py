@@ -141,3 +141,12 @@ async def test_the_monitor_removes_a_marker_of_a_deleted_workflow_that_had_the_s
     await _complete_all(store)
     await store.check()
     assert await store.engine.notes(OPEN_WORKFLOWS) == []
+
+
+async def test_a_damaged_marker_of_a_replay_stops_no_other_workflow(store: WorkflowStore) -> None:
+    damaged, sound = await store.submit(planned(), planned(0)), await store.submit(planned(), planned(0))
+    await store.engine.write_note(f"{OPEN_WORKFLOWS}{damaged.token}-00ff", b"noise", expected="any")
+    await store.engine.apply([complete(task) for task in await claim(store.engine)])
+    await store.check()
+    assert {task.id for task in await claim(store.engine)} == {damaged.task_id(1), sound.task_id(1)}
+    assert [note.name for note in await store.engine.notes(OPEN_WORKFLOWS) if marked_revision(note.name) is None] == []

@@ -60,10 +60,7 @@ class WorkflowReviewer:
 
     def _first_due(self, note: Note) -> float:
         """A workflow is first reviewed 30 s after its submission, so that short workflows cost no review."""
-        try:
-            age = self._clock() - msgspec.json.decode(note.data, type=OpenWorkflow).created_at
-        except msgspec.DecodeError:
-            age = _MIN_INTERVAL
+        age = self._clock() - _began_at(note)
         return 0.0 if age >= _MIN_INTERVAL else self._elapsed() + min(_MIN_INTERVAL, _MIN_INTERVAL - age)
 
     async def _review(self, note: Note) -> None:
@@ -81,7 +78,7 @@ class WorkflowReviewer:
 
     async def _end_abandoned_replay(self, note: Note, *, has_ended: bool) -> None:
         """Complete a replay whose process has died."""
-        if self._clock() < msgspec.json.decode(note.data, type=OpenWorkflow).created_at + SUBMIT_DEADLINE:
+        if self._clock() < _began_at(note) + SUBMIT_DEADLINE:
             return
         if not has_ended:
             # Another process may have read the tasks before the replay, and may be removing the markers of that
@@ -104,3 +101,11 @@ class WorkflowReviewer:
         if self._clock() >= marker.created_at + SUBMIT_DEADLINE:
             log.warning("a workflow was not submitted: its submission ended before its graph was stored")
             await self._engine.drop_note(note.name)
+
+
+def _began_at(note: Note) -> float:
+    """When the submission or the replay of a marker began; long ago if the marker is damaged."""
+    try:
+        return msgspec.json.decode(note.data, type=OpenWorkflow).created_at
+    except msgspec.DecodeError:
+        return 0.0
