@@ -101,9 +101,9 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
     assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8
 
 
-def _new_plan(queue: StartQueue, clock: ManualClock) -> ClaimPlan:
-    """The plan of a worker with 8 slots and the type `t`."""
-    handlers = {"t": make_handler(lambda: None, type="t", options=make_options(lambda: None))}
+def _new_plan(queue: StartQueue, clock: ManualClock, types: tuple[str, ...] = ("t",)) -> ClaimPlan:
+    """The plan of a worker with 8 slots."""
+    handlers = {type: make_handler(lambda: None, type=type, options=make_options(lambda: None)) for type in types}
     settings = WorkerSettings(concurrency=8)
     scope = ClaimScope(MemoryEngine(), handlers, settings, worker_id="w", clock=clock)
     return ClaimPlan(scope, LeasedRuns(), queue, settings, worker_id="w", clock=clock)
@@ -125,6 +125,27 @@ async def test_a_worker_in_which_many_tasks_wait_makes_no_claim_for_a_few_more()
     assert plan.request() is None
 
 
+async def test_a_claim_of_few_tasks_does_not_wait_while_a_slot_is_free_or_a_type_is_slow_or_no_task_waits() -> None:
+    async def limit(runs: int, types: tuple[str, ...] = ("t",), *, are_started: bool = True) -> int | None:
+        """How many tasks of `t` a worker claims that has so many runs. Its slots start 50 within the horizon."""
+        clock = ManualClock()
+        queue = StartQueue(8, clock=clock)
+        plan = _new_plan(queue, clock, types)
+        plan.prefetch.ended("t", 0.016, 800)
+        await _be_busy(queue, clock, 0.1)
+        if not are_started:
+            queue.close()
+        for _ in range(runs):
+            await _put_run(queue)
+        request = plan.request()
+        return None if request is None else request.per_type_limits["t"]
+
+    assert await limit(8 + 1) is None
+    assert await limit(8) == 50
+    assert await limit(1, are_started=False) == 7 + 50 - 1
+    assert await limit(8 + 1, ("t", "slow")) == 50 - 1
+
+
 async def test_the_run_time_of_a_type_is_that_of_all_runs_of_a_settlement_and_not_of_the_last_ones() -> None:
     clock = ManualClock()
     queue = StartQueue(8, clock=clock)
@@ -134,6 +155,11 @@ async def test_the_run_time_of_a_type_is_that_of_all_runs_of_a_settlement_and_no
         run.began, run.ended = 0.0, 0.02 if number < 95 else 1.0
     plan.settled(runs)
     assert plan.prefetch.ahead_of("t") == int(8 * 0.1 / 0.069)
+    quick = [await _put_run(queue) for _ in range(20)]
+    for run in quick:
+        run.began, run.ended = 0.0, 0.01
+    plan.settled(quick)
+    assert plan.prefetch.ahead_of("t") == 74  # of 0.0107 s: twenty runs outweigh the average before them
 
 
 class Taking:
