@@ -1,9 +1,12 @@
 """A worker process that a handler holds hostage is replaced."""
 
+import os
 import signal
 from typing import Any
 
 import pytest
+
+from tests.cli.conftest import PROCESS_TIMEOUT
 
 HOSTILE = """
 import asyncio, re
@@ -78,3 +81,30 @@ def test_a_worker_that_is_stopped_while_its_program_is_imported_exits_immediatel
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
     assert (processes.folder / "left").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--drain",)], ids=["fleet", "drain"])
+def test_a_fleet_that_the_store_rejects_gives_up(
+    processes: Any, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """Without credentials for a bucket: no replacement would have any."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    url = "s3://bucket/queue?endpoint=http://127.0.0.1:1"
+    supervisor = processes.start("worker", "jobs", "--processes", "2", "--url", url, *options)
+    assert supervisor.wait(PROCESS_TIMEOUT) == 5, processes.log(supervisor)
+    log = processes.log(supervisor)
+    assert "there are no credentials" in log
+    assert "restarting" not in log and "cannot settle" not in log
+
+
+def test_a_fleet_whose_store_is_away_starts_again(processes: Any, eventually: Any) -> None:
+    url = "postgresql://nobody:secret@127.0.0.1:1/nothing?connect_timeout=1"
+    supervisor = processes.start("worker", "jobs", "--processes", "2", "--id", "f", "--url", url)
+    eventually(lambda: "worker f-1 exited with code 5; restarting it" in processes.log(supervisor))
+    assert "cannot be reached" in processes.log(supervisor) and "cannot settle" not in processes.log(supervisor)
+    supervisor.send_signal(signal.SIGTERM)
+    supervisor.wait(PROCESS_TIMEOUT)

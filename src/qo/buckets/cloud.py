@@ -22,7 +22,7 @@ from qo.buckets.driver_errors import Busy, is_missing_key, to_qo_error
 from qo.buckets.store_clock import StoreClock
 from qo.buckets.thread_pool import ThreadPool
 from qo.clock import Clock, system_clock
-from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.errors import Conflict, InvalidSetting, Refused, StorageError
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode
@@ -84,7 +84,7 @@ def _credentials(address: BucketAddress) -> "S3CredentialProvider | None":
     try:
         return Boto3CredentialProvider()
     except ValueError as error:
-        raise StorageError(
+        raise Refused(
             f"there are no credentials for {address}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in"
         ) from error
     except BotoCoreError as error:

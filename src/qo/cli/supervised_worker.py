@@ -29,7 +29,7 @@ from qo.cli.worker import Plan
 from qo.client import Client
 from qo.clock import boot_clock
 from qo.engines import with_options
-from qo.errors import InvalidSetting, NewerFormat
+from qo.errors import InvalidSetting, NewerFormat, QoError
 from qo.monitor import Monitor
 from qo.safe_text import clean, hide_password
 from qo.tasks import Registry
@@ -44,6 +44,10 @@ _CLOSE_TIMEOUT = 1.0  # seconds for a monitor to give up its leadership, and for
 _AFTER_GRACE = 4.5  # seconds after the grace period; the supervisor kills the process 2.5 s later
 _AFTER_ABORT = 2.5  # seconds after the second signal
 _AFTER_WORK = 5.0  # seconds for the program's atexit functions
+
+
+class _StopSignal(SystemExit):
+    """A signal arrived while the program was imported, which is not a `sys.exit` of the program."""
 
 
 def load_app(target: str, url: str | None, options: Mapping[str, str] | None = None) -> App:
@@ -77,6 +81,8 @@ def _import(name: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise InvalidSetting(f"there is no module {error.name!r} in {here} or in the installed packages") from error
         raise InvalidSetting(_import_error(name, error)) from error
+    except _StopSignal:
+        raise
     except (Exception, SystemExit) as error:
         raise InvalidSetting(_import_error(name, error)) from error
 
@@ -200,7 +206,8 @@ def _log_failure(monitoring: asyncio.Task[None]) -> None:
     if monitoring.cancelled() or (error := monitoring.exception()) is None:
         return
     if not isinstance(error, NewerFormat):  # the worker gets the same error and stops
-        log.error("the monitor failed; the worker continues without it: %s", error, exc_info=error)
+        trace = None if isinstance(error, QoError) else error  # the errors of qo say what to do
+        log.error("the monitor failed; the worker continues without it: %s", error, exc_info=trace)
 
 
 def _print_banner(plan: Plan, app: App) -> None:
@@ -297,6 +304,6 @@ class SignalHandler:
         else:
             self._last_resort.after(_AFTER_ABORT, Exit.INTERRUPTED)
         if self._worker is None:  # the program is being imported or the store opened, so no task is leased
-            raise SystemExit(FINISHED if self.received == 1 else Exit.INTERRUPTED)
+            raise _StopSignal(FINISHED if self.received == 1 else Exit.INTERRUPTED)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._worker.stop if self.received == 1 else self._worker.abort)

@@ -15,12 +15,12 @@ from qo.cli.exit_codes import Exit
 from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.cli.output import print_error, print_json_error
 from qo.durations import duration_text
-from qo.errors import NewerFormat
+from qo.errors import NewerFormat, Refused
 from qo.ids import new_worker_id
 from qo.log_output import LEVELS, start_logging
 from qo.model import check_name, check_type
 from qo.monitor.settings import MonitorSettings
-from qo.worker.process_exit import CANCELLED, OUTDATED, follow_parent, is_supervised
+from qo.worker.process_exit import CANCELLED, OUTDATED, REFUSED, follow_parent, is_supervised
 from qo.worker.settings import WorkerSettings
 from qo.worker.supervisor import Supervisor, SupervisorSettings, changes
 from qo.worker.worker_process import attach_table
@@ -67,6 +67,9 @@ def _run_supervised(call: Invocation, plan: Plan) -> int:
     except NewerFormat as error:
         (print_json_error if call.json else print_error)(str(error))
         return OUTDATED
+    except Refused as error:
+        (print_json_error if call.json else print_error)(str(error))
+        return REFUSED
 
 
 def _supervisor(plan: Plan, call: Invocation) -> Supervisor:

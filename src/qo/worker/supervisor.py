@@ -30,6 +30,7 @@ from qo.worker.process_exit import (
     KILL_DELAY,
     OUTDATED,
     PIPE,
+    REFUSED,
 )
 from qo.worker.waits import first
 from qo.worker.worker_process import WorkerProcess
@@ -76,6 +77,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._outdated = asyncio.Event()  # set when the code changed; children started after that get a new event
         self._stops = 0
+        self._has_worked = False  # whether any child got as far as claiming tasks
         self._read_end, self._write_end = os.pipe()
 
     async def run(self) -> int:
@@ -136,7 +138,7 @@ class Supervisor:
             if code == INVALID and self._changes is None:
                 self.stop()
                 return INVALID
-            if code == OUTDATED or self._is_refused(code, has_worked=has_worked):
+            if code == OUTDATED or self._cannot_start(code, has_worked=has_worked):
                 self.stop()
                 return _shell_code(code)
             # The back-off is for children that cannot start. A child that died while working is replaced immediately.
@@ -146,12 +148,15 @@ class Supervisor:
                 await self._after_death(name, code, backoff.next(), outdated)
         return 0
 
-    def _is_refused(self, code: int, *, has_worked: bool) -> bool:
-        """Whether a single child failed to start and logged the reason.
+    def _cannot_start(self, code: int, *, has_worked: bool) -> bool:
+        """Whether the supervisor gives up, with the exit code of a child that has logged why it could not start.
 
-        The supervisor then exits with the child's exit code.
+        A single child is not replaced. Several are, because the store may only be away for a while, unless it rejected
+        the first ones: a replacement would be rejected as well.
         """
-        return self._settings.size == 1 and self._changes is None and not has_worked and 0 < code < FINISHED
+        if self._changes is not None or has_worked or not 0 < code < FINISHED:
+            return False
+        return self._settings.size == 1 or (code == REFUSED and not self._has_worked)
 
     async def _run_child(self, name: str) -> tuple[int, bool]:
         """Run one child until it exits. Returns its exit code and whether it got as far as claiming tasks."""
@@ -168,6 +173,7 @@ class Supervisor:
             _send_signal([child], signal.SIGTERM)
         try:
             code = await child.wait()
+            self._has_worked = self._has_worked or child.has_worked
             self._report(child, code)
             return code, child.has_worked
         finally:
@@ -176,7 +182,7 @@ class Supervisor:
 
     def _report(self, child: WorkerProcess, code: int) -> None:
         """Settle the tasks of a child that died."""
-        if code in (FINISHED, DRAINED, INTERRUPTED, INVALID, OUTDATED):
+        if code in (FINISHED, DRAINED, INTERRUPTED, INVALID, OUTDATED) or not child.has_worked:
             return
         timeout = _LAST_REPORT_TIMEOUT if self._stopping.is_set() else max(_LAST_REPORT_TIMEOUT, self._settings.lease)
         blameless = (EXIT_STUCK, -signal.SIGTERM)
@@ -227,7 +233,7 @@ def _ending(code: int) -> str:
 def _shell_code(code: int) -> int:
     if code in (BROKEN, CANCELLED):
         return EXIT_STUCK
-    if code == OUTDATED:
+    if code in (OUTDATED, REFUSED):
         return EXIT_STORAGE
     return 128 - code if code < 0 else code
 
