@@ -81,7 +81,7 @@ class TaskType(Generic[T]):
         """Set the timeout of one attempt in this process, regardless of the timeout it was submitted with."""
         if not seconds > 0:
             raise InvalidSetting(f"set_timeout({seconds!r}): the timeout must be greater than 0")
-        self._tq.configure(self.type, timeout=float(seconds), time_limit=float(seconds))
+        self._tq.configure(self.type, timeout=float(seconds))
         return self
 
     def set_max_attempts(self, attempts: int) -> Self:
@@ -203,9 +203,11 @@ class TaskQueue(HookDecorators):
 
     def set_worker(self, type: str, function: Callable[..., Any]) -> None:
         with self._lock:
-            options = make_options(function, **{"concurrency": 1} | self._options.get(type, {}))
-            arguments = PayloadArguments(function)
-            self.registry.replace(Handler(type=type, function=function, options=options, arguments=arguments))
+            own = self._options.get(type, {})
+            options = make_options(function, **{"concurrency": 1} | own)
+            arguments, limit = PayloadArguments(function), own.get("timeout")
+            handler = Handler(type=type, function=function, options=options, arguments=arguments, time_limit=limit)
+            self.registry.replace(handler)
             self._update_worker()
 
     def remove_worker(self, type: str) -> None:
@@ -220,7 +222,8 @@ class TaskQueue(HookDecorators):
             handler = self.registry.get(type)
             if handler is not None:
                 changed: HandlerOptions = replace(handler.options, **options)
-                self.registry.replace(replace(handler, options=changed))
+                limit = options.get("timeout", handler.time_limit)
+                self.registry.replace(replace(handler, options=changed, time_limit=limit))
                 self._update_worker()
 
     # --- the worker

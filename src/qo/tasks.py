@@ -65,7 +65,6 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     unique: Unique | None = None  # at most one task with the same arguments
     limit: Limit | None = None  # of all workers together
     fair_by: str | None = None  # an argument; workers take turns between its values
-    time_limit: float | None = None  # seconds for an attempt in this process, instead of the task's timeout
 
 
 class Arguments(Protocol):
@@ -85,6 +84,7 @@ class Handler(Struct, frozen=True, kw_only=True):
     options: HandlerOptions
     arguments: Any  # Arguments; a Struct field cannot be a protocol
     returns: Any = Any
+    time_limit: float | None = None  # seconds for an attempt in this process, instead of the task's timeout
 
     def decode_result(self, data: bytes) -> Any:
         value = decode_value(data)

@@ -171,6 +171,7 @@ def test_two_functions_of_one_name_are_refused(app: App) -> None:
         (coroutine, {"executor": "thread"}, "coroutine is async: run it with executor='async' or 'process'"),
         (plain, {"executor": "async"}, "plain is not async: run it with executor='thread' or 'process'"),
         (plain, {"executor": "gpu"}, "executor='gpu' is not one of: async, thread, process"),
+        (plain, {"time_limit": 5}, "there is no option 'time_limit'"),
         (plain, {"timeout": 0}, "timeout: 0 must be greater than 0"),
         (plain, {"timeout": float("nan")}, "timeout: nan is not a finite number"),
         (plain, {"max_retries": -1}, "max_retries: -1 is not a whole number"),
@@ -200,3 +201,14 @@ def test_options_that_make_no_sense_are_refused_where_they_are_written(
 def test_current_task_outside_a_handler_is_a_clear_error() -> None:
     with pytest.raises(InvalidSetting, match=r"current_task\(\) can be called only inside a handler"):
         qo.current_task()
+
+
+def test_a_delay_and_a_time_are_refused_together_wherever_a_task_is_described(app: App) -> None:
+    """One of them would be ignored."""
+    send = app.task(name="send")(plain)
+    both = send.using(delay=60, run_at=4e9)
+    flow = app.workflow("w")
+    for call in (both.enqueue, lambda: flow.add(both.s())):
+        with pytest.raises(InvalidTask, match=r"^delay: .* run_at"):
+            call()
+    assert send.using(delay=0, run_at=4e9).describe().run_at == 4e9

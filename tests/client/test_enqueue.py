@@ -93,6 +93,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("retry.jitter", {"retry": RetryPolicy(jitter=2)}),
     ("delay", {"delay": -1}),
     ("delay", {"delay": float("inf")}),
+    ("delay", {"delay": 60, "run_at": 4e9}),
+    ("delay", {"delay": timedelta(minutes=1), "run_at": datetime(2100, 1, 1, tzinfo=UTC)}),
     ("run_at", {"run_at": "tomorrow"}),
     ("run_at", {"run_at": -5}),
     ("run_at", {"run_at": [1]}),

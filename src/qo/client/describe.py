@@ -164,8 +164,7 @@ def _describe(
         check_id(id)
     elif idempotency_key is not None:
         id = derived_id(check_name("queue", queue), check_type("type", type), str(idempotency_key))
-    if isinstance(run_at, int | float) and run_at >= BLOCKED_AT:
-        raise InvalidTask("run_at", f"must be below {BLOCKED_AT:.0f}")
+    _check_times(delay, run_at)
     priority_level = level(priority) if isinstance(priority, str) else priority
     return check_described(
         NewTask(
@@ -191,6 +190,13 @@ def _describe(
         ),
         payload_limit=settings.payload_limit or sys.maxsize,  # the client checks again with the store's limit
     )
+
+
+def _check_times(delay: Seconds, run_at: datetime | float | None) -> None:
+    if run_at is not None and seconds(delay) != _NO_DELAY:
+        raise InvalidTask("delay", "cannot be combined with run_at; pass one of them")
+    if isinstance(run_at, int | float) and run_at >= BLOCKED_AT:
+        raise InvalidTask("run_at", f"must be below {BLOCKED_AT:.0f}")
 
 
 def _group(limit: Limit | None, fair_by: str | None, payload: bytes) -> str | None:

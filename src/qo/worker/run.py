@@ -132,7 +132,7 @@ class Run:
     @property
     def time_limit(self) -> float:
         """The timeout of this attempt: the handler's or else the task's, grown by the number of failures."""
-        own, task = self.handler.options.time_limit, self.task
+        own, task = self.handler.time_limit, self.task
         return task.time_limit if own is None else min(LONGEST, own * task.retry.growth(task.failures))
 
     @property
