@@ -9,6 +9,7 @@
     ├── EncryptedValue    a payload or result is encrypted with a key that this process does not have
     ├── TaskNotFound      no task has this id
     ├── ScheduleNotFound  no schedule has this name
+    ├── NameNotFound      no worker, token or session has this name
     ├── InvalidWorkflow   the graph of a workflow is invalid; nothing was stored
     ├── WorkflowNotFound  no workflow has this id
     ├── WrongStatus       the task's status does not allow this
@@ -92,6 +93,10 @@ class TaskNotFound(QoError):
 
 class ScheduleNotFound(QoError):
     """No schedule has this name."""
+
+
+class NameNotFound(QoError):
+    """No worker, token or session has this name."""
 
 
 class InvalidWorkflow(QoError):

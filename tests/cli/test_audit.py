@@ -33,7 +33,7 @@ def test_every_command_that_acts_is_in_the_trail(call: Qo) -> None:
     call("limit", "5", "--type", "crawl")
     call("token", "create", "--name", "ci", "--scopes", "read")
     call("token", "revoke", "ci")
-    call("workers", "drain", "nobody", code=2)
+    call("workers", "drain", "nobody", code=3)
     done = actions(call)[::-1]
     assert {(each["actor"], each["who"]) for each in done} == {("cli", cli_user())}
     assert [(each["action"], each["number"], each["task_ids"]) for each in done] == [

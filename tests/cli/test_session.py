@@ -44,7 +44,7 @@ def test_people_are_listed_and_logged_out_by_name_session_or_group(call: Qo) -> 
     assert left() == ["ann", "bob", "cat", "dan"]
     ended: list[dict[str, Any]] = call.json("session", "end", "--group", "staff")
     assert [each["name"] for each in ended] == ["bob", "cat"] and left() == ["ann", "dan"]
-    assert "qo session list" in call("session", "end", "bob", code=2).stderr
+    assert "qo session list" in call("session", "end", "bob", code=3).stderr
     assert "--all" in call("session", "end", code=2).stderr
     call("session", "end", "id of ann")
     call("session", "end", "--all")
@@ -52,3 +52,10 @@ def test_people_are_listed_and_logged_out_by_name_session_or_group(call: Qo) -> 
     records = call.json("audit", "--action", "session.end")["records"][::-1]
     assert [each["target"] for each in records] == ["ann", "bob, cat", "ann", "\x1b[31mdan"]
     assert {each["who"] for each in records} == {cli_user()}
+
+
+def test_a_token_must_be_valid_for_a_time_and_exist_to_be_revoked(call: Qo) -> None:
+    refused = call.error("token", "create", "--name", "n", "--scopes", "read", "--expires", "0", code=2)
+    assert refused["error"].startswith("expires: ")
+    call("token", "create", "--name", "n", "--scopes", "read", "--expires", "1s")
+    assert "no token called 'm'" in call.error("token", "revoke", "m", code=3)["error"]

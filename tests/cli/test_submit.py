@@ -195,3 +195,19 @@ def test_an_argument_gives_the_task_its_group(call: Any) -> None:
     submitted = call.json(*given, "customer")
     assert call.json("status", submitted["id"])["group"] == "customer=7"
     assert call.error(*given, "tenant", code=2)["field"] == "fair_by"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["submit", "--type", "t"],
+        ["submit", "-"],
+        ["schedules", "add", "s", "--every", "5m", "--type", "t"],
+        ["token", "create", "--name", "n", "--scopes", "read"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_a_command_would_lose_at_its_end_is_refused(call: Any, command: list[str]) -> None:
+    call.url = "memory://"
+    error = call.error(*command, code=2, input='{"type": "t"}')["error"]
+    assert error.startswith("memory:// is lost when this command ends")

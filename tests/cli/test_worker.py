@@ -275,7 +275,7 @@ def test_a_worker_asked_to_drain_exits(call: Any, processes: Any, eventually: An
     call.submit("add", "--input", '{"a": 1, "b": 2}')
     worker = processes.start("worker", "jobs", "--id", "w1", *QUICK)
     eventually(lambda: "w1" in names(call))
-    assert "no worker w2" in call.error("workers", "drain", "w2", code=2)["error"]
+    assert "no worker w2" in call.error("workers", "drain", "w2", code=3)["error"]
     assert call.json("workers", "drain", "w1") == {"draining": ["w1"]}
     assert worker.wait(PROCESS_TIMEOUT) == 0 and "drain requested" in processes.log(worker)
     assert names(call) == set()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from qo.engines.memory import MemoryEngine
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, NameNotFound
 from qo.model import Filter, Note
 from qo.notes import TOKENS
 from qo.testing import ManualClock
@@ -236,7 +236,7 @@ async def test_a_name_is_taken_once_and_free_again_when_revoked():
         await create_token(engine, "ci", [Scope.ADMIN], now=0.0)
     assert await revoke_token(engine, made.token.id) == made.token
     assert KnownCallers(await read_tokens(engine)).match(made.secret, now=0.0) is None
-    with pytest.raises(InvalidSetting):
+    with pytest.raises(NameNotFound):
         await revoke_token(engine, "ci")
 
 

@@ -101,6 +101,29 @@ def test_queries_are_refused_by_name(one_server: Served):
         assert answer.status_code == 400, query
 
 
+def test_a_wrong_word_is_answered_with_the_words_that_are_accepted(one_server: Served):
+    def refusal(method: str, path: str, body: object = None) -> str:
+        answer = one_server.client.request(method, path, json=body)
+        assert answer.status_code == 400, answer.text
+        return str(answer.json()["error"])
+
+    task = {"task_type": "t"}
+    words = "cancelled, completed, dead_letter, executing, failed, queued"
+    assert refusal("GET", "/api/v1/tasks?status=bogus") == f"status: 'bogus' is not one of: {words}"
+    assert refusal("GET", "/api/v1/dashboard/tasks?sort=bogus").endswith(
+        "attempts, available, failures, newest, rank, updated"
+    )
+    assert refusal("POST", "/api/v1/tasks", task | {"priority": "bogus"}).endswith("is not one of: high, low, medium")
+    bulk = {"tasks": [task, task | {"unique": {"until": "bogus"}}]}
+    expected = "tasks[1].unique.until: 'bogus' is not one of: finished, started"
+    assert refusal("POST", "/api/v1/tasks/bulk", bulk) == expected
+    assert refusal("POST", "/api/v1/tasks", task | {"unique": {"by": "bogus"}}).endswith("is not one of: a list, args")
+    assert (
+        refusal("POST", "/api/v1/tasks/cancel", {"status": ["bogus"]}) == f"status[0]: 'bogus' is not one of: {words}"
+    )
+    assert refusal("GET", "/api/tasks?status=bogus").endswith("is not one of: completed, failed, pending, processing")
+
+
 def test_unknown_tasks_are_not_found(one_server: Served):
     for method, path in (
         ("GET", ""),

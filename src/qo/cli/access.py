@@ -12,7 +12,7 @@ from qo.cli.output import age
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, NameNotFound
 from qo.model import plural
 
 try:
@@ -281,7 +281,7 @@ def end(call: Invocation, names: tuple[str, ...], groups: tuple[str, ...], *, ev
             ended = await end_sessions(client.engine, is_selected)
             action.target = ", ".join(dict.fromkeys(session.name for session in ended))
             if not ended:
-                raise InvalidSetting("no session matches; see `qo session list`")
+                raise NameNotFound("no session matches; see `qo session list`")
             return ended
 
     ended = call.run(work)

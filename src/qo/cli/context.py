@@ -11,7 +11,7 @@ from qo.cli.completion import complete_queues, complete_types
 from qo.cli.output import as_json, shown_progress
 from qo.destinations import DEFAULT_URL, default_url
 from qo.durations import parse_duration
-from qo.errors import InvalidTask, StorageError
+from qo.errors import InvalidSetting, InvalidTask, StorageError
 from qo.model import LEVELS, PendingKind, Status, check_name, check_type
 from qo.safe_text import hide_password
 
@@ -155,14 +155,16 @@ class Invocation:
         """Print the command's JSON document to stdout."""
         click.echo(as_json(value))
 
-    def run(self, work: Callable[["Client"], Awaitable[T]], *, create: bool = False) -> T:
+    def run(self, work: Callable[["Client"], Awaitable[T]], *, create: bool = False, in_memory: bool = False) -> T:
         """Open a client, await `work`, close the client.
 
         Raises StorageError if the store does not exist, unless `create` is set: only commands that write to a new
-        store set it.
+        store set it. These refuse memory://, which would lose what they write, unless `in_memory` is set.
         """
         import asyncio  # noqa: PLC0415 - help texts do not import it
 
+        if create and not in_memory and self.url.lower().startswith("memory://"):
+            raise InvalidSetting("memory:// is lost when this command ends; choose another store with --url or QO_URL")
         with shown_progress():
             return asyncio.run(self._session(work, create=create))
 

@@ -29,7 +29,7 @@ OPTIONS: "tuple[tuple[str, click.ParamType[Any], str], ...]" = (
     (
         "failed_retention",
         DURATION,
-        "Delete failed tasks after this time; 0 keeps them. Without this option --retention applies.",
+        "Delete failed tasks after this time; 0 keeps them.",
     ),
     ("expiry_grace", DURATION, "Time after the expiry of a lease before its task is retried."),
 )
@@ -48,7 +48,8 @@ def _with_options(function: Function, defaults: dict[str, float]) -> Function:
     for name, kind, text in reversed(OPTIONS):
         flag = f"--{name.replace('_', '-')}"
         default = defaults.get(name, getattr(DEFAULTS, _FIELDS.get(name, name)))
-        function = option(flag, type=kind, default=default, var=_PREFIX + name.upper(), help=text)(function)
+        shown = f"{text}  [default: as --retention]" if name == "failed_retention" and default is None else text
+        function = option(flag, type=kind, default=default, var=_PREFIX + name.upper(), help=shown)(function)
     return function
 
 

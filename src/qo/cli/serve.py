@@ -197,7 +197,7 @@ def command(call: Invocation, *, host: str, port: int, **given: Any) -> None:
     async def work(client: Client) -> Any:
         return await run_server.tokens_of(client)
 
-    tokens = call.run(work, create=True)
+    tokens = call.run(work, create=True, in_memory=True)
     run_server.check_address(host, tokens=bool(tokens.tokens), login=settings.oidc is not None)
     if not tokens.tokens and settings.oidc is None and not call.json:
         if tokens.existed:

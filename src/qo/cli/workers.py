@@ -14,7 +14,7 @@ from qo.cli.output import age
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.errors import InvalidSetting
+from qo.errors import NameNotFound
 from qo.notes import WorkerNote, is_dead
 
 STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"}
@@ -68,7 +68,7 @@ def drain(call: Invocation, workers: tuple[str, ...]) -> None:
         known = {worker.worker_id for worker in await client.workers()}
         unknown = [worker for worker in workers if worker not in known]
         if unknown:
-            raise InvalidSetting(f"there is no worker {', '.join(unknown)}; see qo workers")
+            raise NameNotFound(f"there is no worker {', '.join(unknown)}; see qo workers")
         async with audited(client, "drain", names_in_words(worker=workers)):
             await client.controls.drain(workers)
 

@@ -18,6 +18,7 @@ from qo.errors import (
     InvalidWorkflow,
     KeyReused,
     LeaseLost,
+    NameNotFound,
     ObjectTooLarge,
     QoError,
     ScheduleNotFound,
@@ -28,6 +29,7 @@ from qo.errors import (
     is_size_refusal,
 )
 from qo.web.http.action_recorder import note_failure
+from qo.web.http.allowed_words import name_words
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}
@@ -61,6 +63,7 @@ _ANSWERS = (
     _Answer(KeyReused, 409, "key_reused"),
     _Answer(TaskNotFound, 404, "not_found"),
     _Answer(ScheduleNotFound, 404, "not_found"),
+    _Answer(NameNotFound, 404, "not_found"),
     _Answer(WorkflowNotFound, 404, "not_found"),
     _Answer(InvalidWorkflow, 400, "invalid"),
     _Answer(WrongStatus, 409, "wrong_status"),
@@ -132,10 +135,16 @@ def of_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[P
         first = error.extra[0]
         field = str(first.get("key", "body")).removeprefix("data.").replace("data", "body")
         message = "is missing" if first.get("message") == f"'{first.get('key')}'" else str(first.get("message"))
-        message = f"{field}: {message}"
+        message = f"{field}: {_with_words(request, field, message)}"
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() != "content-type"}
     code = _CODES.get(error.status_code, "refused")
     return _response(error.status_code, Problem(error=message, code=code, field=field), headers)
+
+
+def _with_words(request: Request[Any, Any, Any], parameter: str, message: str) -> str:
+    """The problem of a query parameter, with the words that it accepts if it is a wrong word."""
+    declared = request.route_handler.parsed_fn_signature.parameters.get(parameter)
+    return message if declared is None else name_words(message, declared.annotation, "")
 
 
 def of_bugs(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:

@@ -27,6 +27,7 @@ from qo.errors import InvalidSetting, InvalidTask
 from qo.ids import new_token
 from qo.model import NewTask, OnDuplicate, Unique, UniqueUntil, derived_id
 from qo.web.callers import Caller, Scope
+from qo.web.http.allowed_words import name_words
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"(?:missing required|contains unknown) field `(.*)`$", re.DOTALL)
@@ -62,7 +63,8 @@ def convert(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidTask(*locate_error(str(error))) from error
+        place, problem = locate_error(str(error))
+        raise InvalidTask(place, name_words(problem, kind, place)) from error
 
 
 def locate_error(message: str) -> tuple[str, str]:

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from qo import notes
 from qo.engine import Engine
-from qo.errors import InvalidSetting, QoError
+from qo.errors import InvalidSetting, NameNotFound, QoError
 from qo.ids import new_token
-from qo.model import ADMIN_NOTES, check_name, check_names, check_types
+from qo.model import ADMIN_NOTES, check_name, check_names, check_number, check_types
 from qo.notes import TOKENS
 from qo.old_tokens import refuse_old_tokens
 from qo.web.callers import AccessLimits, Caller, Scope
@@ -87,6 +87,8 @@ async def create_token(
     created_by: str = "",
 ) -> Created:
     """Raises InvalidSetting if the name is taken, or if the scopes and the limits do not go together."""
+    if lifetime is not None:
+        check_number("expires", lifetime, above=0.0)
     secret = f"{_PREFIX}{new_token()}{new_token()}"  # 256 bits
     token = Token(
         id=new_token()[:8],
@@ -131,7 +133,7 @@ async def revoke_token(engine: Engine, which: str) -> Token:
     def without(before: Tokens) -> Tokens:
         gone[:] = [token for token in before.tokens if which in (token.name, token.id)]
         if not gone:
-            raise InvalidSetting(f"there is no token called {which!r:.80}")
+            raise NameNotFound(f"there is no token called {which!r:.80}")
         return Tokens(tokens=tuple(token for token in before.tokens if token not in gone), existed=True)
 
     await notes.change(engine, TOKENS, Tokens, without)
