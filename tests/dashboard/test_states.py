@@ -1,5 +1,6 @@
 """Nothing there, not yet there, gone wrong, nobody looking; small and large, light and dark."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,3 +139,25 @@ def test_light_and_dark_are_switched_by_hand(seen: Seen):
     assert seen.page.evaluate(background) != light
     seen.page.get_by_role("button", name="Light or dark").click()
     assert seen.page.evaluate(background) == light
+
+
+def test_the_bar_of_a_narrow_window_separates_its_labels(page: Page, empty_queue: Place):
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.goto(f"{empty_queue.url}/ui/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    boxes = page.locator(".top nav a:visible span").evaluate_all(
+        "spans => spans.map(span => span.getBoundingClientRect()).map(({left, right}) => [left, right])"
+    )
+    picture(page, "narrow-bar")
+    gaps = [after[0] - before[1] for before, after in itertools.pairwise(boxes)]
+    assert len(boxes) == 8 and min(gaps) >= 2, gaps
+    assert boxes[0][0] >= 0 and boxes[-1][1] <= 380
+
+
+def test_the_title_shows_the_end_of_the_url_of_the_store(page: Page, empty_queue: Place):
+    page.goto(f"{empty_queue.url}/ui/")
+    title = page.locator(".where")
+    expect(title).to_contain_text("qo.db")
+    picture(page, "title")
+    assert title.evaluate("each => each.scrollWidth <= each.clientWidth")
+    assert title.get_attribute("title") == empty_queue.store

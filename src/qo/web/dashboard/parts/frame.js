@@ -7,6 +7,7 @@ import {icon} from './icons.js';
 import {complain, toasts} from './toast.js';
 
 const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['batches', '#/batches', 'Batches'], ['workflows', '#/workflows', 'Workflows'], ['workers', '#/workers', 'Workers'], ['schedules', '#/schedules', 'Schedules'], ['limits', '#/limits', 'Limits'], ['audit', '#/audit', 'Audit']];
+const MAX_TITLE = 11; // characters of a URL for which a window of 1280 pixels has room
 const STATES = {
   live: ['Live', 'Changes appear as they happen. Click to pause.'],
   polling: ['Every 5 s', 'The page updates every few seconds. Click to pause.'],
@@ -38,7 +39,7 @@ export function frame(source, live) {
     for (const name of ['batches', 'schedules']) links.find((link) => link.dataset.view === name).hidden = !source[name];
     user.hidden = leave.hidden = !source.user;
     user.textContent = user.title = source.user ?? '';
-    title.textContent = source.title;
+    title.textContent = shortTitle(source.title);
     title.title = source.title;
     mode.hidden = source.can.write || !source.title; // unknown before the title is loaded
   };
@@ -82,6 +83,15 @@ async function logOut(source) {
   } catch (error) {
     complain(error);
   }
+}
+
+// The end of a URL, which tells stores apart; any other title as it is.
+function shortTitle(title) {
+  const [, path] = title.split('://');
+  if (!path) return title;
+  const parts = path.split('?')[0].split('/').filter(Boolean).slice(-2);
+  const both = parts.join('/');
+  return both.length > MAX_TITLE ? parts.at(-1) : both;
 }
 
 // Applies until the page is closed; nothing is stored.
