@@ -6,10 +6,12 @@ sentry_sdk.init(dsn="https://...")
 qo.sentry.install(app)
 """
 
+import logging
 import multiprocessing
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from qo.errors import InvalidSetting, Retry
@@ -21,6 +23,7 @@ try:
 except ImportError as missing:
     raise InvalidSetting("qo.sentry needs another package: pip install sentry-sdk") from missing
 
+log = logging.getLogger(__name__)
 _FLUSH_TIMEOUT = 2.0  # seconds
 _NOT_RAISED = (FailureKind.TIMEOUT, FailureKind.LOST)  # the handler was stopped from outside, or its process died
 
@@ -42,6 +45,7 @@ async def report_errors(task: Task, call_next: CallNext) -> Any:
         except (Exception, SystemExit) as error:
             sentry_sdk.capture_exception(error)
             if multiprocessing.parent_process() is not None:
+                _warn_if_not_initialised()
                 sentry_sdk.flush(_FLUSH_TIMEOUT)  # a child process may be killed at any time
             raise
 
@@ -51,6 +55,16 @@ def report_stops(event: TaskEvent) -> None:
     if event.kind in _NOT_RAISED:
         with _scope(event.task):
             sentry_sdk.capture_message((event.error or "").partition("\n")[0], level="error")
+
+
+@cache
+def _warn_if_not_initialised() -> None:
+    """Once per process: a child process does not run the module that started the worker."""
+    if not sentry_sdk.get_client().is_active():
+        log.warning(
+            "Sentry gets no exceptions from this child process: call sentry_sdk.init in the module of the handler, "
+            "or in one that it imports"
+        )
 
 
 @contextmanager

@@ -177,3 +177,18 @@ def test_the_shell_completes_names_of_the_store(call: Any, words: list[str], exp
     result = CliRunner().invoke(main, [], env=line | {"QO_URL": call.url}, prog_name="qo")
     offered = [item.partition(",")[2] for item in result.stdout.split()]
     assert offered == ([task_id] if expected is None else [expected] if expected else [])
+
+
+def test_an_option_of_another_command_is_named_as_here(call: Any) -> None:
+    for command, other, meant in (
+        ("reschedule", "--delay", "--in"),
+        ("reschedule", "--run-at", "--at"),
+        ("reschedule", "--statsu", "--status"),
+        ("priority", "--priority", "--to"),
+    ):
+        assert f"Did you mean '{meant}'?" in call.error(command, other, "5", code=2)["error"]
+
+
+@pytest.mark.parametrize("text", ['{\n  "tasks": [],\n  "next": null\n}', '{"tasks": [], "next": null}', "[\n]"])
+def test_a_listing_as_json_is_not_a_file_of_tasks(call: Any, text: str) -> None:
+    assert "--json-lines" in call.error("submit", "-", code=2, input=text)["error"]

@@ -39,6 +39,7 @@ def test_kinds_of_pending_tasks_are_counted_and_listed(seen: Seen) -> None:
     seen.go("#/tasks?status=scheduled")
     page = seen.page
     expect(page.locator(f"tr a[href='#/tasks/{task}']")).to_be_visible()
+    expect(page.locator(f"tr[data-id='{task}'] [data-kind]")).to_have_text("scheduled")
     expect(page.locator(".chip[data-status=scheduled]")).to_have_attribute("aria-pressed", "true")
     seen.picture("tasks-scheduled")
     seen.go("#/")

@@ -142,7 +142,7 @@ def test_a_failed_assertion_lists_what_was_submitted() -> None:
             t.assert_enqueued(send_email.using(queue="news"), to="ada")
         assert "send_email(to='ada') with queue='news' was not submitted" in str(missing.value)
         assert "send_email {'to': 'bob'} (pending, queue mail)" in str(missing.value)
-        with pytest.raises(AssertionError, match=r"send_email\(to='bob'\) was submitted 1 times, expected none"):
+        with pytest.raises(AssertionError, match=r"send_email\(to='bob'\) was submitted once, expected none"):
             t.refute_enqueued(send_email, to="bob")
 
 
@@ -306,3 +306,19 @@ async def test_a_plain_handler_may_call_asyncio_run_as_in_a_worker(has_middlewar
 
     with own.test_mode() as t:
         assert await t.arun(plain) == "slept"
+
+
+def test_a_failed_assertion_shows_the_options_that_it_requires() -> None:
+    with app.test_mode() as t:
+        send_email.using(delay=10, priority=2).enqueue("ada")
+        with pytest.raises(AssertionError, match=r"\(pending, queue mail, priority=2, delay=10\.0\)"):
+            t.assert_enqueued(send_email.using(delay=3600, priority=1))
+
+
+def test_wrong_arguments_of_the_tester_are_refused() -> None:
+    with app.test_mode() as t:
+        for wrong in ("1h", None, float("nan")):
+            with pytest.raises(qo.InvalidSetting, match="pass seconds"):
+                t.advance(wrong)  # type: ignore[arg-type]
+        with pytest.raises(qo.InvalidSetting, match="decorated with"):
+            t.run("send_email", to="ada")  # type: ignore[arg-type]

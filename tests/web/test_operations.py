@@ -85,6 +85,43 @@ def test_the_management_api_has_the_same_actions(api: Served) -> None:
     assert audited(api)[:3] == ["reschedule", "priority", "run-now"]
 
 
+def completed(api: Served) -> str:
+    task_id = submit(api)
+    assert api.complete(type="report") == task_id
+    return task_id
+
+
+def test_the_management_api_replays_a_completed_task_only_if_requested(api: Served) -> None:
+    one, other = completed(api), completed(api)
+    assert api.client.post(f"{MANAGED}/{one}/retry").status_code == 400
+    assert api.client.post(f"{MANAGED}/{one}/retry", params={"completed": True}).json()["status"] == "pending"
+    assert api.client.post(f"{MANAGED}/retry", json={"type": ["report"]}).json()["changed"] == 0
+    assert api.client.post(f"{MANAGED}/retry", json={"status": ["completed"]}).json()["changed"] == 1
+    assert [shown(api, each)["status"] for each in (one, other)] == ["pending", "pending"]
+    assert audited(api)[:2] == ["retry", "retry"]
+
+
+def test_the_management_api_names_the_reason_of_a_refusal(api: Served) -> None:
+    task_id = completed(api)
+    for path, body in (("priority", {"priority": 1}), ("reschedule", {"runAt": "2100-01-01T00:00:00Z"})):
+        refused = api.client.post(f"{MANAGED}/{task_id}/{path}", json=body)
+        assert refused.status_code == 400 and "already due" not in refused.text, refused.text
+    (due,) = (submit(api),)
+    assert "is already due" in api.client.post(f"{MANAGED}/{due}/run-now").text
+    assert "is completed" in api.client.post(f"{MANAGED}/{task_id}/run-now").text
+
+
+def test_one_task_is_deleted_by_its_id(api: Served) -> None:
+    ended, (waits,) = completed(api), later(api)
+    refused = api.client.post(f"{V1}/{waits}/delete")
+    assert refused.status_code == 409 and "is pending" in refused.text
+    assert api.client.post(f"{V1}/{waits}/delete", params={"cancel": True}).status_code == 204
+    assert api.client.post(f"{V1}/{ended}/delete").status_code == 204
+    assert [api.client.get(f"{V1}/{each}").status_code for each in (ended, waits)] == [404, 404]
+    assert api.client.post(f"{V1}/{ended}/delete").status_code == 404
+    assert audited(api)[:2] == ["delete", "delete"]
+
+
 def test_bulk_actions_take_a_filter(api: Served) -> None:
     ids = later(api, submit(api), submit(api))
     ready = submit(api)

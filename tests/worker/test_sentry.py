@@ -123,3 +123,13 @@ async def test_one_event_per_failed_attempt_with_task_id_type_and_attempt(record
         "lost: the process running the handler was killed by signal 9",
     }
     assert tasks["asks"].status is Status.COMPLETED
+
+
+async def test_a_child_process_without_sentry_says_so_once(capfd: pytest.CaptureFixture[str]) -> None:
+    async with Client(MemoryEngine()) as client:
+        bench = Bench(client)
+        bench.registry = app.registry
+        async with bench.working():
+            handle = await client.submit(fails_in_a_process.describe())
+            await client.ended(handle.id, timeout=120)
+    assert capfd.readouterr().err.count("call sentry_sdk.init in the module of the handler") == 1  # of two attempts

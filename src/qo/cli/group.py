@@ -91,6 +91,9 @@ OTHER_NAMES = {
     "progress": ("batch", "status"),
 }
 
+# Names that other commands have for an option.
+OTHER_OPTIONS = {"--delay": "--in", "--run-at": "--at", "--priority": "--to", "--level": "--to"}
+
 
 # The error of a group without a command; its message is the help text. Older versions of click have no such error.
 _NO_COMMAND: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -166,6 +169,11 @@ def print_usage_error(args: Sequence[str], error: click.UsageError) -> Exit:
             return print_failure(args, f"Missing command; see '{error.ctx.command_path} --help'.", Exit.USAGE)
         echo(error.format_message(), err=True)
         return Exit.USAGE
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        options = {name for each in error.ctx.command.params for name in each.opts}
+        meant = OTHER_OPTIONS.get(error.option_name)
+        if meant in options:
+            error = click.UsageError(f"{error.message} Did you mean '{meant}'?", error.ctx)
     param = getattr(error, "param", None)
     print_failure(args, error.format_message(), Exit.USAGE, field=getattr(param, "name", None))
     if not wants_json(args) and error.ctx is not None:

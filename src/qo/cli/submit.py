@@ -114,6 +114,9 @@ def command(call: Invocation, file: str | None, input_: str | None, wait: float 
     A line has the fields of a task: type, payload, queue, priority, needs, timeout, max_retries, retry, delay, run_at
     (or available_at), idempotency_key, trace_id, id, batch, unique (an object of by, within, until and on_duplicate).
     All lines of a file are checked before the first is submitted. The command returns when the tasks are stored.
+
+    This command does not load an app: it does not know what @app.task declares for a type, such as queue, needs,
+    timeout, max_retries, limit or unique. Pass these as options.
     """
     skip_invalid = given.pop("continue_on_error")
     if file is not None:

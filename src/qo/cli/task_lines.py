@@ -20,6 +20,7 @@ _FIELDS = _TIME_FIELDS | {
     "type", "payload", "queue", "priority", "needs", "timeout", "max_retries", "retry", "idempotency_key", "trace_id",
     "id", "batch", "unique", "fair_by",
 }  # fmt: skip
+_OTHER_FORMAT = "is not one task as a JSON object; `qo list --json-lines` writes one per line, `--json` does not"
 _WHITESPACE = " \t\n\r"
 _decoder = json.JSONDecoder()
 
@@ -50,6 +51,8 @@ def parse_task(line: bytes, settings: Settings) -> NewTask:
     """One line of a file as a task. Raises InvalidTask with the name of the invalid field."""
     given = _object(_decode(line))
     unknown = given.keys() - _FIELDS
+    if "tasks" in unknown:
+        raise InvalidTask("line", _OTHER_FORMAT)
     if unknown:
         name = min(unknown)
         raise InvalidTask(name, f"is not a field of a task; the fields are {', '.join(sorted(_FIELDS))}")
@@ -91,6 +94,8 @@ def _object(text: str) -> dict[str, Any]:
     try:
         value = parse_json(text, "line")
     except InvalidTask:
+        if text.strip() in {"{", "["}:
+            raise InvalidTask("line", _OTHER_FORMAT) from None
         _raise_for_field(text)  # names the field if the error is inside one
         raise
     if not isinstance(value, dict):

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.audit import audited, names_in_words
+from qo.cli.completion import complete_workers
 from qo.cli.context import DURATION, CommandGroup, Invocation, common, examples, option
 from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age
@@ -56,7 +57,13 @@ def command(call: Invocation, threshold: float) -> None:
 
 @command.command("drain", epilog=examples("qo workers drain web-1", "qo workers drain web-1 web-2"))
 @common
-@click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
+@click.argument(
+    "workers",
+    metavar="WORKER...",
+    nargs=-1,
+    required=True,
+    shell_complete=lambda ctx, _, text: complete_workers(ctx, text),
+)
 def drain(call: Invocation, workers: tuple[str, ...]) -> None:
     """Ask workers to drain.
 

@@ -7,6 +7,7 @@ with app.test_mode() as t:
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from qo.engines import open_engine
 from qo.errors import InvalidSetting, QoError
 from qo.hooks import WorkerContext
 from qo.ids import new_token
-from qo.model import ClaimRequest, NewTask, Status, Task
+from qo.model import ClaimRequest, NewTask, Status, Task, is_a
 from qo.model.task import created
 from qo.monitor.scheduler import Scheduler
 from qo.schedules.schedule_notes import SCHEDULES
@@ -33,7 +34,7 @@ from qo.store_time import StoreTime
 from qo.tasks import Handler, Registry
 from qo.testing.attempts import Attempt, InlineRun
 from qo.testing.clock import ManualClock
-from qo.testing.task_matcher import TaskMatcher, TaskName, shown
+from qo.testing.task_matcher import TaskMatcher, TaskName, check_task, shown
 from qo.worker.registration import DeclaredSchedules
 
 P = ParamSpec("P")
@@ -99,6 +100,8 @@ class AppTester:
     def advance(self, duration: float | timedelta) -> None:
         """Let time pass. Tasks that become due run in the next `drain`."""
         passed = seconds(duration)
+        if not is_a(passed, float, int) or math.isnan(passed):
+            raise InvalidSetting(f"advance({duration!r}): pass seconds or a timedelta")
         if passed < 0:
             raise InvalidSetting(f"advance({duration!r}): time cannot go back")
         self._clock.advance(passed)
@@ -167,6 +170,7 @@ class AppTester:
     def run_attempt(self, number: int, task: Enqueuer[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """As `run`, as the attempt with this number, after the failure of all attempts before it."""
         _check_no_loop("run")
+        check_task(task)
         run = self._inline_run(number, task.handler, task.describe(*args, **kwargs))
         run.run(self._own_loop)
         return cast("R", run.result)
@@ -176,6 +180,7 @@ class AppTester:
         return await self.arun_attempt(1, task, *args, **kwargs)
 
     async def arun_attempt(self, number: int, task: Enqueuer[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        check_task(task)
         run = self._inline_run(number, task.handler, task.describe(*args, **kwargs))
         await run.arun()
         return cast("R", run.result)
@@ -198,7 +203,8 @@ class AppTester:
         """The first task that `enqueued` returns. If there is none, fails with a list of all submitted tasks."""
         found = self.enqueued(task, **arguments)
         if not found:
-            raise AssertionError(f"{TaskMatcher(self.app, task, arguments)} was not submitted; {self._submitted()}")
+            wanted = TaskMatcher(self.app, task, arguments)
+            raise AssertionError(f"{wanted} was not submitted; {self._submitted(wanted)}")
         return found[0]
 
     def refute_enqueued(self, task: TaskName, **arguments: object) -> None:
@@ -206,10 +212,14 @@ class AppTester:
         found = self.enqueued(task, **arguments)
         if found:
             wanted = TaskMatcher(self.app, task, arguments)
-            raise AssertionError(f"{wanted} was submitted {len(found)} times, expected none; {self._submitted()}")
+            times = "once" if len(found) == 1 else f"{len(found)} times"
+            raise AssertionError(f"{wanted} was submitted {times}, expected none; {self._submitted(wanted)}")
 
-    def _submitted(self) -> str:
-        lines = [f"  {task.type} {shown(task.payload)} ({task.status}, queue {task.queue})" for task in self.tasks()]
+    def _submitted(self, wanted: TaskMatcher) -> str:
+        lines = [
+            f"  {task.type} {shown(task.payload)} ({task.status}, queue {task.queue}{wanted.options_of(task)})"
+            for task in self.tasks()
+        ]
         return "\n".join(["the submitted tasks are:", *lines]) if lines else "no task was submitted"
 
     # --- the store

@@ -48,10 +48,24 @@ class TaskMatcher:
             return abs(task.available_at - task.created_at - self._wanted.delay) < _MAX_DELAY_ERROR
         return bool(getattr(task, name) == getattr(self._wanted, name))
 
+    def options_of(self, task: Task) -> str:
+        """The values of the requested options in this task, for a message."""
+        return "".join(f", {name}={_option_of(task, name)!r}" for name in self._options if name != "queue")
+
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items())
         options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
         return f"{self._type}({arguments})" + (f" with {options}" if options else "")
+
+
+def _option_of(task: Task, name: str) -> object:
+    return round(task.available_at - task.created_at, 3) if name == "delay" else getattr(task, name)
+
+
+def check_task(task: object) -> None:
+    """The name of a type does not say how to encode the arguments."""
+    if not isinstance(task, Enqueuer):
+        raise InvalidSetting(f"run({task!r:.80}): pass a function decorated with @app.task")
 
 
 def _check_arguments(handler: Handler, arguments: Mapping[str, object]) -> None:

@@ -11,7 +11,7 @@ from qo import model
 from qo.client.describe import Priority, parse_instant
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
-from qo.model import Change, Filter, Status, Task, is_retrying, replay, retry_now, withdraw
+from qo.model import Change, Filter, Status, Task, is_retrying, replay, replay_finished, retry_now, withdraw
 from qo.web.http.access import ADMIN, HIDDEN, LIMITED, OPERATE, caller_of
 from qo.web.http.action_recorder import describe_action
 from qo.web.http.openapi import Rate
@@ -53,13 +53,17 @@ class NotNow(InvalidTask):
 
 
 @post("/{task_id:str}/retry", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
-async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
-    """Retry a failed task now and reset its attempts. 400 if it has not failed."""
+async def retry_task(
+    request: Request[Any, Any, Any], task_id: FromPath[str], *, completed: FromQuery[bool] = False
+) -> Retried:
+    """Retry a failed task now and reset its attempts. 400 if it has not failed. `completed` allows a completed task
+    too, which loses its result."""
     client = server_of(request).client
     task = await found(request, task_id)
-    if word(task) != "failed":
+    if word(task) != "failed" and not (completed and word(task) == "completed"):
         raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
-    (retried,) = await client.apply([(retry_now if is_retrying(task) else replay)(task.id)])
+    again = retry_now if is_retrying(task) else replay_finished if completed else replay
+    (retried,) = await client.apply([again(task.id)])
     if not retried:
         raise NotNow("status", f"task {task.id} is no longer failed")  # a worker or another caller was faster
     describe_action(request).count(1)
@@ -114,11 +118,16 @@ async def _operate(
 ) -> Retried:
     task = await found(request, task_id)
     if not all(await server_of(request).client.apply([change(task.id)])):
-        raise NotNow("status", f"task {task.id} is {word(task)}, or already due")
+        raise NotNow("status", f"task {task.id} {_refusal(task)}")
     describe_action(request).count(1)
     task = await found(request, task_id)
     log_transition(request, transition, task)
     return _changed(task)
+
+
+def _refusal(task: Task) -> str:
+    """Why a pending task was required. A pending task is refused only if it is due, or was changed meanwhile."""
+    return "is already due" if task.status is Status.PENDING else f"is {word(task)}, and does not wait for an attempt"
 
 
 def _changed(task: Task) -> Retried:

@@ -71,12 +71,15 @@ class _ManagedAction(Struct, frozen=True, kw_only=True):
 
 @post("/retry", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def retry_matching(request: Request[Any, Any, Any], data: JSONBody[ManagedFilter]) -> Changed:
-    """Retry the matching failed tasks now and reset their attempts, newest first, up to `limit`."""
+    """Retry the matching failed tasks now and reset their attempts, newest first, up to `limit`. Completed tasks are
+    retried only if `status` names them; they lose their results."""
+    takes_completed = "completed" in data.status
+    words: frozenset[Word] = frozenset({"failed", "completed"} if takes_completed else {"failed"})
+    replay = model.replay_finished if takes_completed else model.replay
 
     def retry(task: Task) -> Change:
-        return (model.retry_now if is_retrying(task) else model.replay)(task.id)
+        return (model.retry_now if is_retrying(task) else replay)(task.id)
 
-    words: frozenset[Word] = frozenset({"failed"})
     action = _ManagedAction(transition="retried", change=retry, words=words, statuses=frozenset(Status))
     return await _act(request, data, action)
 

@@ -1,4 +1,4 @@
-"""Actions on tasks (cancel, replay, archive), and the controls that all workers apply: pauses, limits and drains."""
+"""Actions on tasks (cancel, replay, archive, delete), and the controls of all workers: pauses, limits and drains."""
 
 from typing import Annotated, Any, cast
 
@@ -13,7 +13,7 @@ from qo.clock import iso
 from qo.errors import InvalidTask, WrongStatus
 from qo.model import LevelWord, Status, check_name, check_number
 from qo.model.task import LATEST
-from qo.web.http.access import CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
+from qo.web.http.access import ADMIN, CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
 from qo.web.http.action_recorder import describe_action
 from qo.web.http.openapi import Name, Rate, TypeName
 from qo.web.http.problems import problems
@@ -136,6 +136,16 @@ async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) 
     task = await found(request, task_id)
     log_transition(request, "archived", task)
     return ChangedTask(task_id=task_id, status=task_word(task))
+
+
+@post("/tasks/{task_id:str}/delete", opt=ADMIN | HIDDEN, status_code=204, responses=problems(404, 409))
+async def delete_task(
+    request: Request[Any, Any, Any], task_id: FromPath[str], *, cancel: FromQuery[bool] = False
+) -> None:
+    """Delete a finished task and its history. With `cancel`, a queued task is cancelled and deleted too."""
+    task_id = await check_visible(request, task_id)
+    await server_of(request).client.delete(task_id, cancel=cancel)
+    log_transition(request, "deleted", task_id=task_id)
 
 
 _SAMPLE_AGE = 1.0  # seconds

@@ -5,6 +5,7 @@ from litestar import Router
 from qo.web.v1.actions import (
     archive_task,
     cancel_task,
+    delete_task,
     drain_worker,
     limit_rate,
     limit_types,
@@ -55,6 +56,7 @@ router = Router(
         replay_tasks,
         cancel_tasks,
         archive_tasks,
+        delete_task,
         delete_tasks,
         run_tasks_now,
         reschedule_tasks,

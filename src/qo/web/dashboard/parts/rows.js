@@ -3,7 +3,7 @@
 import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
-import {NO_HANDLER, actionButton, allowedFor, badge, isBlocked} from './status.js';
+import {NO_HANDLER, actionButton, allowedFor, isBlocked, taskBadge} from './status.js';
 import {ago, countdown} from './clock.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
@@ -12,7 +12,7 @@ export function taskRow(task, {selected, current, can, toggle, act}) {
   const box = h('input', {type: 'checkbox', checked: selected, 'aria-label': `Select ${task.type} ${task.id}`, on: {change: () => toggle(task.id, box.checked)}});
   return h('tr', {class: `${selected ? 'selected' : ''} ${current ? 'current' : ''}`, 'data-id': task.id, 'aria-current': current ? 'true' : null},
     h('td', {class: 'pick'}, can.write ? box : null),
-    h('td', {'data-label': 'Status'}, badge(task.status)),
+    h('td', {'data-label': 'Status'}, ...taskBadge(task)),
     h('th', {scope: 'row', class: 'name'},
       h('a', {href: taskAddress(task.id)}, task.type),
       h('code', {class: 'id', title: task.id}, shortId(task.id)),

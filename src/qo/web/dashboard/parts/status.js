@@ -32,12 +32,23 @@ export const ACTIONS = {
 const BLOCKED_AT = 6.4e12; // milliseconds; 2 * LONGEST of the model
 export const isBlocked = (task) => task.status === 'pending' && Date.parse(task.available_at) === BLOCKED_AT;
 
+// The kind of a pending task, as in the counts: what it waits for.
+function pendingKind(task) {
+  if (isBlocked(task)) return 'blocked';
+  if (Date.parse(task.available_at) <= Date.now()) return 'ready';
+  return task.failures ? 'retrying' : 'scheduled';
+}
+
 // A source without `can.delete` allows deletion. Some actions need a server.
 const known = (can) => Object.keys(ACTIONS).filter((name) => (name !== 'delete' || can.delete !== false) && (!ACTIONS[name].server || can.operate));
 export const actions = (can) => known(can).filter((name) => !ACTIONS[name].single);
 export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name].takes.includes(status));
 // The actions for one task: one that is due cannot be made due, and a blocked one cannot be rescheduled.
 export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => (name !== 'run_now' || Date.parse(task.available_at) > Date.now()) && (name !== 'reschedule' || !isBlocked(task)));
+
+export const taskBadge = (task) => (task.status === 'pending'
+  ? [badge(task.status), ' ', h('small', {class: 'quiet', 'data-kind': pendingKind(task)}, pendingKind(task))]
+  : [badge(task.status)]);
 
 export function badge(status) {
   const known = STATUSES.includes(status) || OTHERS.includes(status);

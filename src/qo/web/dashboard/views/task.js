@@ -7,7 +7,7 @@ import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, batchAddress, go, taskAddress, workflowAddress} from '../parts/router.js';
-import {ACTIONS, NO_HANDLER, actionButton, allowedFor, badge, isBlocked} from '../parts/status.js';
+import {ACTIONS, NO_HANDLER, actionButton, allowedFor, isBlocked, taskBadge} from '../parts/status.js';
 import {ago, countdown, fuse} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
@@ -76,7 +76,7 @@ export function open({source, to, refresh}) {
 
   function drawHead() {
     return h('div', {class: 'title'},
-      h('h1', {}, task.type, ' ', badge(task.status)),
+      h('h1', {}, task.type, ' ', ...taskBadge(task)),
       h('p', {class: 'summary'}, h('code', {class: 'id'}, task.id), h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Copy the id', on: {click: () => copy(task.id)}}, icon('copy')),
         task.workflow && source.can.workflows ? h('span', {}, 'in ', h('a', {href: workflowAddress(task.workflow), 'data-workflow-link': true}, task.workflow)) : null),
       source.can.write ? h('div', {class: 'buttons'}, allowedFor(task, source.can).map((name) => actionButton(name, () => perform(name))),
