@@ -1,14 +1,19 @@
 """Commands that operate on single tasks: run now, reschedule, priority, explain, wait; ids by their beginnings."""
 
+import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 import qo.sync
 from qo.cli import main
 from qo.cli.group import COMMANDS, OTHER_NAMES
+from qo.clock import system_clock
+from qo.model import ANY
+from qo.notes import WORKERS, WorkerNote
 
 
 def work(call: Any) -> None:
@@ -177,6 +182,23 @@ def test_the_shell_completes_names_of_the_store(call: Any, words: list[str], exp
     result = CliRunner().invoke(main, [], env=line | {"QO_URL": call.url}, prog_name="qo")
     offered = [item.partition(",")[2] for item in result.stdout.split()]
     assert offered == ([task_id] if expected is None else [expected] if expected else [])
+
+
+@pytest.mark.parametrize("words", [["list", "--worker"], ["workers", "drain"]])
+def test_the_shell_completes_the_names_of_workers(call: Any, words: list[str]) -> None:
+    call.submit("alpha")
+
+    async def register() -> None:
+        async with qo.connect(call.url) as client:
+            note = WorkerNote(worker_id="web-1", started_at=0, last_heartbeat=system_clock(), capacity=1)
+            await client.engine.write_note(WORKERS + "web-1", msgspec.json.encode(note), expected=ANY)
+
+    asyncio.run(register())
+    asked = {"COMP_WORDS": " ".join(["qo", *words, ""]), "COMP_CWORD": str(len(words) + 1)}
+    result = CliRunner().invoke(
+        main, [], env={**asked, "_QO_COMPLETE": "bash_complete", "QO_URL": call.url}, prog_name="qo"
+    )
+    assert [item.partition(",")[2] for item in result.stdout.split()] == ["web-1"]
 
 
 def test_an_option_of_another_command_is_named_as_here(call: Any) -> None:
