@@ -208,7 +208,9 @@ def test_an_option_of_another_command_is_named_as_here(call: Any) -> None:
         ("reschedule", "--statsu", "--status"),
         ("priority", "--priority", "--to"),
     ):
-        assert f"Did you mean '{meant}'?" in call.error(command, other, "5", code=2)["error"]
+        error = call.error(command, other, "5", code=2)["error"]
+        assert "Did you mean" in error
+        assert f"'{meant}'" in error
 
 
 @pytest.mark.parametrize("text", ['{\n  "tasks": [],\n  "next": null\n}', '{"tasks": [], "next": null}', "[\n]"])
