@@ -108,7 +108,7 @@ def test_a_row_is_cancelled_replayed_archived_and_deleted(seen: Seen, waiting: l
     task = waiting[0]
     seen.go("#/tasks?type=listed&status=pending&status=cancelled&status=archived")
     row = seen.row(task)
-    expect(row.locator("[data-kind]")).to_have_text("ready")
+    expect(row.locator("[data-kind]")).to_have_text("scheduled")
     row.get_by_role("button", name="Cancel listed").click()
     seen.dialog("Back")
     expect(row.locator(".badge")).to_have_text("pending")

@@ -98,7 +98,7 @@ def test_tokens_are_created_listed_and_revoked(url: str):
     call(url, "token", "create", "--name", "x", "--scopes", "root", code=2)
     call(url, "token", "create", "--name", "x y", "--scopes", "read", code=2)
     assert answer(url, "token", "revoke", "ci")["name"] == "ci"
-    call(url, "token", "revoke", "ci", code=2)
+    call(url, "token", "revoke", "ci", code=3)
     assert "servers reject every request" in call(url, "token", "list").stdout
     call(url, "token", "reset", "--yes")
     assert "shut" not in call(url, "token", "list").stdout
