@@ -112,8 +112,10 @@ async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
         db = table._db
         if db.execute("SELECT 1 FROM tasks WHERE id = ?", (task_id,)).get is None:
             table.delete([task_id])  # it may be in a segment, which this puts back into the tables
-        db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
+        db.execute(f"UPDATE tasks SET {setting}{touched} WHERE id = ?", (task_id,))
 
+    # A segment that is being written at this moment holds the healthy task. It must not replace the damaged row.
+    touched = ", version = version + 1" if isinstance(engine, LogShard) else ""
     assert isinstance(engine, SqliteEngine | SqliteObjectEngine | LogShard)
     await engine._write(spoil)
 

@@ -11,7 +11,8 @@ number: no commit can add it.
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -55,16 +56,26 @@ class ColdSegments:
         self._store, self._checkpoints, self._options = store, checkpoints, options
         self._live, self._run = live, run
         self._is_freezing, self._thawed_at = False, float("-inf")
+        self._held_back = 0  # reads that need what they have put back
         self._passed_at: float | None = None  # when claims began to ignore a segment
         self._collected_at = self._froze_history_at = float("-inf")
         self._max_bytes, self._max_loaded_bytes = _MAX_BYTES, _MAX_LOADED_BYTES  # reduced if the store refuses them
 
     # --- moving
 
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """This process moves no ready tasks into segments meanwhile: they may be those that were just put back."""
+        self._held_back += 1
+        try:
+            yield
+        finally:
+            self._held_back -= 1
+
     async def freeze(self, now: float, *, with_history: bool) -> int:
         """Move tasks that no process needs soon into segments. Returns the number of segments."""
         is_needed = asyncio.get_running_loop().time() - self._thawed_at < self._options.thaw_time
-        if self._is_freezing or is_needed:
+        if self._is_freezing or is_needed or self._held_back:
             return 0
         self._is_freezing = True
         try:
@@ -77,7 +88,7 @@ class ColdSegments:
         moved = 0
         while moved < _MAX_MOVES and (chosen := await self._live.peek(lambda replica: replica.choose(self._deep))):
             for numbers in chosen:
-                if not await self._freeze_one(numbers):
+                if self._held_back or not await self._freeze_one(numbers):
                     return moved
                 moved += 1
         return moved

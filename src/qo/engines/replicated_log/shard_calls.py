@@ -4,6 +4,7 @@ A call that needs a task of a segment is repeated after the tasks of the segment
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 from qo.engines.replicated_log.catch_up import CatchUp
@@ -91,11 +92,14 @@ class ShardCalls:
 
     async def read_candidates(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
         """Repeat a read of what a claim may lease until it needs no task of a segment."""
-        while True:
-            try:
-                return await around_damage(read, self._set_aside)
-            except SegmentNeeded as needed:
-                await self._thaw(needed.numbers)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    return await around_damage(read, self._set_aside)
+                except SegmentNeeded as needed:
+                    # Without this, a repair could put them into segments again before the next read, without end.
+                    stack.enter_context(self._cold.held_back())
+                    await self._thaw(needed.numbers)
 
     async def _thaw(self, numbers: Sequence[int]) -> None:
         """Put the tasks of segments back into the tables, or let claims pass over them."""
