@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from qo.errors import InvalidTask
 from qo.model import SLOW_POLICY, RetryPolicy, Task, after_error, apply, check_retry, claim
 from qo.model.task import LONGEST
 from tests.model.samples import NOW, running, wanted
@@ -83,3 +84,8 @@ def test_timeouts_stop_growing_after_a_hundred_years() -> None:
     for attempt in range(40):
         task = failed(task, attempt)
     assert task.time_limit == LONGEST
+
+
+def test_another_object_as_a_policy_is_refused_by_its_value() -> None:
+    with pytest.raises(InvalidTask, match=r"retry: 3 is not a qo\.RetryPolicy"):
+        check_retry(3)  # type: ignore[arg-type]

@@ -257,3 +257,10 @@ def test_a_task_whose_parent_runs_again_is_told_apart_from_one_that_a_user_start
     started = apply(told, start_alone(run_now(told.id)), NOW)
     assert started is not None
     assert (is_due(started, NOW), was_told_to_wait(started), was_started_alone(started)) == (True, False, True)
+
+
+def test_a_replay_and_an_addition_raise_the_revision_of_a_graph() -> None:
+    submitted = graph((), (0,))
+    assert submitted.revision == (0, 0)
+    assert growing().revision == (0, 2)
+    assert submitted.revision < growing().revision < replace(submitted, epoch=1).revision
