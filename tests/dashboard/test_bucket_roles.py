@@ -21,10 +21,9 @@ from qo.errors import InvalidSetting, Refused, StorageError
 from qo.model import ANY, PAYLOAD_LIMIT, Status
 from qo.monitor import Monitor
 from qo.notes import TOKENS
-from qo.old_tokens import OLD_TOKENS, discard_old_tokens
 from qo.stats import add_up, read_stats
 from qo.web.callers import Scope
-from qo.web.http.tokens import Tokens, create_token, read_tokens
+from qo.web.http.tokens import OLD_TOKENS, Tokens, create_token, discard_old_tokens, read_tokens
 from qo.worker.registration import Registration, WorkerStatus
 from qo.worker.settings import WorkerSettings
 from tests.dashboard.zero_store import Place, Store

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from qo import wire
 from qo.client import Client
 from qo.engines.http import HttpEngine, examine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.engines.http.engine import split
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
@@ -84,7 +84,7 @@ async def test_a_restarted_server_reports_what_was_applied_and_otherwise_that_it
     """The server forgets its responses, as if it were restarted between an attempt and its repeat."""
     await engine.add([new(0), new(1)])
     task = await claim_one(engine)
-    monkeypatch.setattr("qo.web.remote.response_cache.MAX_RESPONSES", 0)
+    monkeypatch.setattr("qo.web.remote.engine.MAX_RESPONSES", 0)
     proxy.lose = 1
     assert len(await engine.claim(claim_request(limit=1))) == 1
     proxy.lose = 1

@@ -19,8 +19,8 @@ from qo.engines.layouts import is_named, parse, stored_layout
 from qo.errors import InvalidSetting
 from qo.formats import Schema
 from qo.model import plural
-from qo.old_tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
 from qo.safe_text import clean, hide_password
+from qo.web.http.tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
 
 _OTHER_STORES = {
     "gs": "turn on versioning with: gcloud storage buckets update gs://BUCKET --versioning",

@@ -27,7 +27,7 @@ from qo.errors import InvalidSetting, InvalidTask
 from qo.ids import new_token
 from qo.model import NewTask, OnDuplicate, Unique, UniqueUntil, derived_id
 from qo.web.callers import Caller, Scope
-from qo.web.http.allowed_words import name_words
+from qo.web.http.problems import name_words
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"(?:missing required|contains unknown) field `(.*)`$", re.DOTALL)

@@ -14,7 +14,7 @@ from qo.fleet_limits.limit_status import WaitingGroupsReader
 from qo.model import Task, check_id
 from qo.web.http.access import Gate
 from qo.web.http.action_recorder import ActionRecorder
-from qo.web.http.requests_in_flight import RequestsInFlight
+from qo.web.http.edge import RequestsInFlight
 from qo.web.http.settings import WebSettings
 from qo.web.oidc.login import LoginService
 from qo.web.stats.sampler import PendingKinds, QueuePosition, StoreViews, UnhandledTypes

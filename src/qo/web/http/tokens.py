@@ -2,6 +2,9 @@
 
 The times of use are kept in memory and written about once a minute to a separate note, so that a server needs no
 permission to write the tokens.
+
+Tokens of earlier versions are in the note `tokens`, which every role of a bucket could write. They are not accepted. An
+administrator checks them, and moves or discards them with `qo migrate --tokens`.
 """
 
 import asyncio
@@ -10,15 +13,15 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from qo import notes
 from qo.engine import Engine
-from qo.errors import InvalidSetting, NameNotFound, QoError
+from qo.errors import Conflict, InvalidSetting, NameNotFound, QoError
 from qo.ids import new_token
-from qo.model import ADMIN_NOTES, check_name, check_names, check_number, check_types
-from qo.notes import TOKENS
-from qo.old_tokens import refuse_old_tokens
+from qo.model import ADMIN_NOTES, NEW, Note, check_name, check_names, check_number, check_types
+from qo.notes import TOKENS, Instant
 from qo.web.callers import AccessLimits, Caller, Scope
 
 log = logging.getLogger("qo.web")
@@ -27,6 +30,7 @@ MAX_TOKENS = 1000  # one note holds all tokens, and every server keeps them in m
 _MAX_LIMITS = 100  # queues, and types, of one token
 _PREFIX = "qo_"  # lets people and secret scanners recognise a leaked token
 WRITE_INTERVAL = 60.0  # seconds
+OLD_TOKENS = "tokens"
 
 
 class Token(Struct, frozen=True, kw_only=True):
@@ -216,3 +220,68 @@ class TokenUseRecorder:
 
 async def read_token_uses(engine: Engine) -> TokenUses:
     return await notes.read_or(engine, TOKEN_USES, TokenUses, TokenUses())
+
+
+class OldToken(Struct, frozen=True):
+    """What an administrator needs to recognise a token."""
+
+    name: str
+    scopes: list[str] = []
+    created_at: Instant | None = None
+
+
+class _OldTokens(Struct, frozen=True):
+    tokens: list[OldToken]
+
+
+async def refuse_old_tokens(engine: Engine) -> None:
+    """Raise InvalidSetting if the store has tokens of an earlier version. Call it if the store has no other tokens.
+
+    Without this check, a server whose tokens were not moved yet would accept requests without a token.
+    """
+    if await engine.read_note(OLD_TOKENS) is not None:
+        raise InvalidSetting(
+            "this store has tokens of an earlier version, which every role of a bucket could write; they are not "
+            "accepted. List them with: qo migrate --check, then keep them with: qo migrate --tokens move, "
+            "or remove them with: qo migrate --tokens discard"
+        )
+
+
+async def find_old_tokens(engine: Engine) -> list[OldToken] | None:
+    """The tokens of earlier versions. None: there is no such note. An empty list: the note cannot be read."""
+    note = await engine.read_note(OLD_TOKENS)
+    return None if note is None else _tokens_in(note)
+
+
+async def move_old_tokens(engine: Engine) -> list[OldToken]:
+    """Accept the old tokens from now on. Raises InvalidSetting if the store has new tokens already."""
+    note = await engine.read_note(OLD_TOKENS)
+    if note is None:
+        return []
+    moved = _tokens_in(note)
+    if not moved:
+        raise InvalidSetting("the tokens of the earlier version cannot be read; run: qo migrate --tokens discard")
+    try:
+        await engine.write_note(TOKENS, note.data, expected=NEW)
+    except Conflict as error:
+        raise InvalidSetting(
+            "the store has new tokens already, so the tokens of the earlier version are not moved; run: "
+            "qo migrate --tokens discard"
+        ) from error
+    await engine.drop_note(OLD_TOKENS)
+    return moved
+
+
+async def discard_old_tokens(engine: Engine) -> list[OldToken]:
+    note = await engine.read_note(OLD_TOKENS)
+    if note is None:
+        return []
+    await engine.drop_note(OLD_TOKENS)
+    return _tokens_in(note)
+
+
+def _tokens_in(note: Note) -> list[OldToken]:
+    try:
+        return msgspec.json.decode(note.data, type=_OldTokens).tokens
+    except ValueError:
+        return []

@@ -21,9 +21,8 @@ from qo.web.http.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
 from qo.web.http.problems import problems
 from qo.web.http.request import StrictRequest
 from qo.web.remote import messages
-from qo.web.remote.engine import engine_router
+from qo.web.remote.engine import answers, engine_router
 from qo.web.remote.polling import TaskPolling, lease_of, polled_task
-from qo.web.remote.response_cache import answers
 from qo.web.remote.results import record, results_of
 from qo.web.remote.worker_leases import TimeLimits, beat
 from qo.web.remote.worker_registry import WorkerRegistry

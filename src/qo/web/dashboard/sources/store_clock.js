@@ -1,4 +1,4 @@
-// The clock of the store, from the Date headers of its responses, as in qo/buckets/store_clock.py. Leases and back-offs use
+// The clock of the store, from the Date headers of its responses, as in qo/buckets/cloud.py. Leases and back-offs use
 // the time of the store, and the local clock may be wrong by minutes.
 
 const TICK = 1; // seconds; a Date header has no fractions
