@@ -11,7 +11,7 @@ import time
 import qo
 from qo.client import Client, connect
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.errors import StorageError
 from qo.ids import new_id
 from qo.model import NewTask, Status

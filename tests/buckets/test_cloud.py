@@ -11,7 +11,7 @@ import pytest
 from qo.bucket import ANY, NEW, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.address import parse_address
-from qo.buckets.store_clock import StoreClock, least_offset
+from qo.buckets.cloud import StoreClock, least_offset
 from qo.clock import system_clock
 from qo.errors import InvalidSetting, ObjectTooLarge, OutcomeUnknown, StorageError
 from qo.testing import BucketContract, Faults, Latency, ManualClock, S3Server

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from msgspec.structs import fields, replace
 from playwright.async_api import Page
 
-from qo.buckets.store_clock import least_offset
+from qo.buckets.cloud import least_offset
 from qo.client import Client
 from qo.clock import iso
 from qo.codec import encode_task, encode_value, task_view

@@ -13,8 +13,8 @@ from qo.engines.replicated_log.submission_batch import SubmissionBatch
 from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.replicated_log.submissions import SubmissionStream, encode_submission
 from qo.ids import new_token
+from qo.sqlite_tables.migrations import migrate
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
 from qo.testing import ManualClock

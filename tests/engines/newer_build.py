@@ -29,7 +29,7 @@ from qo.engines.replicated_log.schema_steps import SchemaStep
 from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token
 from qo.sqlite_tables.header import FILE_VERSION, VERSION
-from qo.sqlite_tables.schema import migrate
+from qo.sqlite_tables.migrations import migrate
 
 QO = "9.9.0"  # the version of that build
 

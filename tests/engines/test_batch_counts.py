@@ -10,7 +10,7 @@ from redis import Redis
 
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.engines.memory import MemoryEngine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.redis.archive import PostgresArchive

@@ -8,7 +8,7 @@ from qo import wire
 from qo.client import Client
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidTask

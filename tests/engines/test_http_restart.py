@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.errors import StorageError
 from qo.model import Status
 from qo.testing.samples import new

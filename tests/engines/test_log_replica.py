@@ -18,10 +18,10 @@ from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.table_engine import TableEngine
 from qo.ids import new_token
 from qo.model import ClaimRequest, complete
-from qo.sqlite_tables.damage import BadRow
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.patchsets import merge_patchsets
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.rows import BadRow
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing.clock import ManualClock
 from qo.testing.histories import random_history

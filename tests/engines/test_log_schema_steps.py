@@ -22,10 +22,10 @@ from qo.engines.replicated_log.schema_steps import AddedTable, SchemaStep, encod
 from qo.errors import NewerFormat, StorageError
 from qo.formats import format_of
 from qo.model import Filter, complete
-from qo.sqlite_tables.damage import BadRow
 from qo.sqlite_tables.header import LOG_ADDITIVE, VERSION
 from qo.sqlite_tables.patchsets import ChangeRecorder, apply_patchset
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.rows import BadRow
 from qo.sqlite_tables.segments import ids_of, new_tables, open_segment
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing.samples import claim_request, new, task_id
@@ -168,7 +168,7 @@ def test_the_step_of_a_migration_lists_what_older_builds_must_add(monkeypatch: p
 def test_no_additive_migration_changes_rows() -> None:
     """An older build only adds columns and tables, so its rows would differ from those of a build that migrates."""
     for number in LOG_ADDITIVE & {*range(FIRST_SCHEMA + 1, VERSION + 1)}:
-        sql = files("qo.sqlite_tables.schema").joinpath(f"{number:04}.sql").read_text("utf-8").upper()
+        sql = files("qo.sqlite_tables").joinpath("schema", f"{number:04}.sql").read_text("utf-8").upper()
         assert not any(word in sql for word in ("UPDATE ", "INSERT ", "DELETE ", "REPLACE ", "DROP ")), number
 
 

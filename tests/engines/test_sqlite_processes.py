@@ -62,7 +62,7 @@ def test_a_process_that_waited_for_another_to_create_the_file_uses_it(tmp_path: 
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(prepare, second, path)
         assert waiting.wait(TIMEOUT)
-        first.execute(files("qo.sqlite_tables.schema").joinpath("0001.sql").read_text("utf-8"))
+        first.execute(files("qo.sqlite_tables").joinpath("schema", "0001.sql").read_text("utf-8"))
         first.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1; COMMIT")
         late.result(10)
     for db in (first, second):

@@ -10,7 +10,7 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.doctor import examine
 from qo.model import CountKey, Filter, Status, complete, renew
 from qo.sqlite_tables.header import APPLICATION_ID
-from qo.sqlite_tables.schema import migrate
+from qo.sqlite_tables.migrations import migrate
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 
@@ -20,7 +20,7 @@ def old(tmp_path: Path) -> Path:
     """Create the first schema, in which a lane has tasks of all priorities."""
     path = tmp_path / "old.db"
     db = apsw.Connection(str(path))
-    db.execute(files("qo.sqlite_tables.schema").joinpath("0001.sql").read_text("utf-8"))
+    db.execute(files("qo.sqlite_tables").joinpath("schema", "0001.sql").read_text("utf-8"))
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1")
     db.execute("INSERT INTO lanes VALUES (1, 'q', 't', '[]'), (2, 'q', 'u', '[\"gpu\"]')")
     for n in range(20):

@@ -8,9 +8,9 @@ import apsw
 
 from qo.engines.table_engine import TableEngine
 from qo.model import ClaimRequest
+from qo.sqlite_tables.migrations import migrate
 from qo.sqlite_tables.patchsets import RECORDED, ChangeRecorder
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
 from qo.testing.clock import ManualClock

@@ -9,7 +9,6 @@ import pytest
 
 from qo.errors import StorageError
 from qo.model import Filter, Task, complete
-from qo.sqlite_tables.damage import BadRow
 from qo.sqlite_tables.patchsets import (
     LOCAL,
     RECORDED,
@@ -18,6 +17,7 @@ from qo.sqlite_tables.patchsets import (
     apply_patchset,
     merge_patchsets,
 )
+from qo.sqlite_tables.rows import BadRow
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing.clock import ManualClock
 from qo.testing.histories import random_history

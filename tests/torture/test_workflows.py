@@ -17,7 +17,7 @@ from qo.buckets.folder import FolderBucket
 from qo.client import Client
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of as http_address
+from qo.engines.http.client import address_of as http_address
 from qo.engines.memory import MemoryEngine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of

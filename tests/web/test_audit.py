@@ -16,7 +16,7 @@ from qo.client.client import PAGE_SIZE
 from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask, OutcomeUnknown, StorageError
 from qo.model import ANY, Change, Filter, Status, archive, cancel, complete, reject, renew, replay

@@ -8,7 +8,7 @@ import pytest
 
 from qo import wire
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.engines.memory import MemoryEngine
 from qo.errors import Conflict, LeaseLost, ObjectTooLarge, OutcomeUnknown, StorageError, is_size_refusal
 from qo.model import Added, Counts, NewTask, Note

@@ -9,7 +9,7 @@ from litestar import Litestar
 
 from qo.client import Client
 from qo.engines.http import HttpEngine
-from qo.engines.http.address import address_of
+from qo.engines.http.client import address_of
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidSetting
 from qo.testing.samples import new

@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.model import ClaimAllowance, ClaimRequest, Status, Task, eligibility, has_group_limits, in_order, lane_of
-from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.lanes import SqliteLane, SqliteLanes
-from qo.sqlite_tables.rows import BY_N, PENDING, damaged_rows, encode_list, plain, read_tasks
+from qo.sqlite_tables.rows import BY_N, PENDING, DamageFound, damaged_rows, encode_list, plain, read_tasks
 from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.statements import SQL, write_rows
 from qo.sqlite_tables.transaction import TableTransaction

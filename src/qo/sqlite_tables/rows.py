@@ -1,19 +1,21 @@
-"""Converts between rows and tasks.
+"""Converts between rows and tasks, and reports the rows that do not decode.
+
+The engine sets aside the rows that a call has found damaged, and repeats the call. `DamageFound` rolls back the call
+that raises it, so the row has not been changed.
 
 A batch is read as one row: the small columns of all tasks as a JSON text, their payloads concatenated as a blob, and
 their results as another. `statements.sql` explains why.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import apsw
 import msgspec
 from msgspec import Meta
 
 from qo.model import UNREADABLE, Change, FailureKind, RetryPolicy, Status, Task, kind_of
-from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
 from qo.sqlite_tables.lanes import SqliteLanes
 
 _COLUMNS = (
@@ -95,6 +97,39 @@ _policy = lru_cache(1024)(msgspec.json.Decoder(RetryPolicy).decode)
 
 plain: Callable[[Status], str] = str.__str__  # the text of a status
 PENDING = plain(Status.PENDING)  # hashing an enum member would call Python code
+Answer = TypeVar("Answer")
+
+DAMAGED = "damaged"  # the status of rows that were set aside
+
+
+class BadRow(NamedTuple):
+    n: int
+    id: str
+    problem: str
+
+
+class DamageFound(Exception):
+    """Some rows do not decode to tasks."""
+
+    def __init__(self, rows: list[BadRow]) -> None:
+        super().__init__(f"rows {[row.n for row in rows]} do not decode to tasks")
+        self.rows = rows
+
+
+async def around_damage(
+    call: Callable[[], Awaitable[Answer]], set_aside: Callable[[list[BadRow]], Awaitable[object]]
+) -> Answer:
+    """Repeat the call until it finds no damaged rows. Each time some are set aside, so this ends."""
+    while True:
+        try:
+            return await call()
+        except DamageFound as found:
+            await set_aside(found.rows)
+
+
+def all_numbers(db: apsw.Connection) -> list[int]:
+    """The numbers of all rows that are not set aside."""
+    return [n for (n,) in db.execute("SELECT n FROM tasks WHERE status <> ?", (DAMAGED,))]
 
 
 def encode_retry(policy: RetryPolicy) -> str | None:

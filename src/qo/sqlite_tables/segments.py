@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from qo.model import FINISHED
 from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.migrations import migrate
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused, apply_patchset
 from qo.sqlite_tables.rows import BY_N, PENDING, encode_list, read_tasks
-from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL, write_rows
 
 _SEGMENT = "n, object, tasks, last, oldest, newest, finished_at, lane, rank"

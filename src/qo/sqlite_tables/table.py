@@ -26,10 +26,10 @@ from qo.model import (
     stamps,
 )
 from qo.sqlite_tables.claims import SqliteClaims
-from qo.sqlite_tables.damage import BadRow
 from qo.sqlite_tables.rows import (
     BY_ID,
     PENDING,
+    BadRow,
     Brief,
     changed_row,
     damaged_rows,

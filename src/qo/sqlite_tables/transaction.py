@@ -8,9 +8,8 @@ import apsw
 import msgspec
 
 from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity, eligibility
-from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.lanes import SqliteLanes
-from qo.sqlite_tables.rows import PENDING, encode_list
+from qo.sqlite_tables.rows import PENDING, DamageFound, encode_list
 from qo.sqlite_tables.segments import SegmentTransaction
 from qo.sqlite_tables.statements import SQL, write_rows
 from qo.sqlite_tables.unindexed import UnindexedTasks

@@ -8,8 +8,8 @@ import apsw
 from qo.errors import OutcomeUnknown, QoError, StorageError
 from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
 from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.migrations import check_version
 from qo.sqlite_tables.patchsets import RECORDED, apply_patchset
-from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.transaction import TableTransaction

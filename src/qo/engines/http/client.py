@@ -1,4 +1,4 @@
-"""One call to the server, with retries. All attempts of a call carry the same request name.
+"""The address of a server, and one call to it, with retries. All attempts of a call carry the same request name.
 
 The answer to a retry is reliable if the server has cached the response. If it does not (it was restarted, or another
 server answered), "applied" is reliable, and "not applied" may refer to the effect of an earlier attempt.
@@ -8,12 +8,12 @@ import asyncio
 import os
 from io import BytesIO
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
 from qo import wire
 from qo.backoff import Backoff
-from qo.engines.http.address import HttpAddress
 from qo.errors import Conflict, InvalidSetting, ObjectTooLarge, OutcomeUnknown, QoError, StorageError
 from qo.ids import new_token
 
@@ -27,6 +27,36 @@ _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _REFUSED = {401, 403}
 _BUSY = {429, 503}
 _TOO_LARGE = 413
+TOKEN = "QO_TOKEN"  # noqa: S105 - the variable's name
+
+
+class HttpAddress(NamedTuple):
+    url: str  # without the token, so that logs may contain it
+    token: str
+
+    def __repr__(self) -> str:
+        return f"<Address {self.url}>"
+
+
+def address_of(url: str) -> HttpAddress:
+    """Parse a URL. A token in the URL takes precedence over QO_TOKEN."""
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:  # the original error is dropped: the text may be the beginning of a token
+        raise InvalidSetting(
+            "the port in the queue's URL is not a number from 0 to 65535; encode a / in the token as %2F"
+        ) from None
+    if not host:
+        raise InvalidSetting("the queue's URL names no server; write http://127.0.0.1:8000")
+    if parts.username and not parts.password:  # a user name would appear in logs and listings
+        raise InvalidSetting(f"write the token as a password: {parts.scheme}://worker:TOKEN@{host}, or set {TOKEN}")
+    if parts.query or parts.fragment:
+        raise InvalidSetting(f"{parts.scheme}://{host} has no options; remove what follows the path")
+    place = f"[{host}]" if ":" in host else host
+    place += "" if port is None else f":{port}"
+    token = unquote(parts.password) if parts.password else os.environ.get(TOKEN, "").strip()
+    return HttpAddress(f"{parts.scheme}://{place}{parts.path.rstrip('/')}", token)
 
 
 class Reply(NamedTuple):

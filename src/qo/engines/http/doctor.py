@@ -1,8 +1,7 @@
 """Examines a server for `qo doctor`: whether it responds, speaks the protocol and accepts the token."""
 
 from qo import wire
-from qo.engines.http.address import address_of
-from qo.engines.http.client import HttpClient
+from qo.engines.http.client import HttpClient, address_of
 from qo.errors import QoError
 from qo.model import plural
 from qo.reports import Finding

@@ -10,8 +10,7 @@ from qo import wire
 from qo.clock import system_clock
 from qo.engine import Engine, without_values
 from qo.engines.hand_backs import HandBacks
-from qo.engines.http.address import HttpAddress, address_of
-from qo.engines.http.client import HttpClient, Reply
+from qo.engines.http.client import HttpAddress, HttpClient, Reply, address_of
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import (
     Added,

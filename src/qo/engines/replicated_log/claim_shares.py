@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from qo.model import ClaimAllowance, ClaimRequest, eligibility, group_in, group_key, has_group_limits, in_order
 from qo.sqlite_tables.claims import takes_from
-from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.lanes import SqliteLane, SqliteLanes
-from qo.sqlite_tables.rows import damaged_rows, encode_list
+from qo.sqlite_tables.rows import DamageFound, damaged_rows, encode_list
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.transaction import ReadyLanes
 

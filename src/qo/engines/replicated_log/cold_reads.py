@@ -9,9 +9,9 @@ from qo.engines.replicated_log.cold_store import ColdStore, DamagedSegment
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
 from qo.model import Event, Filter, Position, Task
-from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.patchsets import PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.rows import DamageFound
 from qo.sqlite_tables.segments import ColdSegment, open_segment
 from qo.sqlite_tables.table import SqliteTable
 

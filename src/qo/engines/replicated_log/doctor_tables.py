@@ -11,8 +11,8 @@ from qo.engines.replicated_log.schema_steps import replicated_tables
 from qo.errors import NewerFormat
 from qo.model import plural
 from qo.reports import Finding
-from qo.sqlite_tables.damage import DamageFound
 from qo.sqlite_tables.patchsets import RECORDED, PatchsetRefused
+from qo.sqlite_tables.rows import DamageFound
 from qo.sqlite_tables.segments import ColdSegment, segment_problem
 from qo.sqlite_tables.statements import SQL
 

@@ -48,8 +48,8 @@ from qo.model import (
     check_distinct,
     page_start,
 )
-from qo.sqlite_tables.damage import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.rows import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.table import SqliteTable
 

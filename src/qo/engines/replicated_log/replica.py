@@ -26,10 +26,10 @@ from qo.model import ClaimRequest
 from qo.sqlite_tables.claims import require_heads, takes_from
 from qo.sqlite_tables.header import VERSION, ignore_code
 from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.migrations import add_missing_indexes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.rows import encode_list
-from qo.sqlite_tables.schema import add_missing_indexes
 from qo.sqlite_tables.segments import SegmentDraft, draft_segment
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.transaction import ReadyLanes

@@ -8,7 +8,7 @@ import apsw
 from qo.errors import StorageError
 from qo.formats import Format
 from qo.sqlite_tables.header import APPLICATION_ID, LOG_ADDITIVE
-from qo.sqlite_tables.schema import check_version, migrate
+from qo.sqlite_tables.migrations import check_version, migrate
 from qo.version import __version__
 
 # Of the tables before the first record, in a new log. Builds that know it may use the log: later additive steps are

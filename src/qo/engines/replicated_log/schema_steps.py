@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from qo.formats import Format, check_format, format_of
 from qo.sqlite_tables.header import LOG_ADDITIVE, VERSION
+from qo.sqlite_tables.migrations import migrate
 from qo.sqlite_tables.patchsets import LOCAL
-from qo.sqlite_tables.schema import migrate
 
 _NAME = re.compile(r"[a-z_]{1,60}")
 _TYPES = {"", "TEXT", "INTEGER", "REAL", "BLOB"}

@@ -15,8 +15,8 @@ from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.replica import Replica
 from qo.errors import ObjectTooLarge, StorageError
 from qo.model import ClaimRequest
-from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.patchsets import PatchsetRefused
+from qo.sqlite_tables.rows import BadRow, around_damage
 from qo.sqlite_tables.segments import LoadedSegment, SegmentNeeded
 from qo.sqlite_tables.table import SqliteTable
 

@@ -16,7 +16,7 @@ from qo.engines.replicated_log.submission_batch import SubmissionBatch, Submissi
 from qo.engines.replicated_log.submission_inbox import SubmissionInbox
 from qo.engines.retry import retry
 from qo.errors import Refused, StorageError
-from qo.sqlite_tables.damage import BadRow, DamageFound
+from qo.sqlite_tables.rows import BadRow, DamageFound
 from qo.sqlite_tables.segments import SegmentNeeded
 from qo.sqlite_tables.table import SqliteTable
 

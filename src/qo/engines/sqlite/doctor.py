@@ -13,7 +13,7 @@ from qo.model import plural
 from qo.reports import Finding
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import FILE_VERSION
-from qo.sqlite_tables.schema import check_version
+from qo.sqlite_tables.migrations import check_version
 from qo.sqlite_tables.statements import SQL
 
 _GIGABYTE = 1 << 30

@@ -24,10 +24,10 @@ from qo.engines.sqlite.watch import FileWatch
 from qo.engines.table_engine import Answer, TableEngine
 from qo.errors import StorageError
 from qo.model import Added, ClaimRequest, NewTask, Task, check_distinct, release
-from qo.sqlite_tables.damage import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import FILE_VERSION
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.rows import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
 

@@ -23,7 +23,7 @@ from qo.formats import Schema
 from qo.safe_text import hide_password
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import FILE_VERSION, HEADER, check_header
-from qo.sqlite_tables.schema import check_version, migrate
+from qo.sqlite_tables.migrations import check_version, migrate
 
 _LOCK_TIMEOUT = 30.0
 _FIRST_DELAY, _MAX_DELAY = 0.0002, 0.005  # between attempts to lock

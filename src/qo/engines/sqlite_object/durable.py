@@ -13,9 +13,8 @@ from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
 from qo.engines.commit_loop import CommitLoop, PendingCall
-from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
-from qo.engines.sqlite_object.stored_image import StoredImage, Upload, check_owner
+from qo.engines.sqlite_object.stored_image import FlushTimer, StoredImage, Upload, check_owner
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable
 

@@ -9,15 +9,15 @@ from qo.damage import DamageLog
 from qo.engines.hand_backs import HandBacks
 from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.sqlite_object.durable import DurableMode
-from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, check_volume
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.local import LocalMode
+from qo.engines.sqlite_object.stored_image import FlushTimer, check_interval, check_volume
 from qo.engines.table_engine import Answer, TableEngine
 from qo.errors import StorageError
 from qo.model import ClaimRequest, Task, plural
 from qo.reports import Finding
-from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.rows import BadRow, around_damage
 from qo.sqlite_tables.table import SqliteTable
 
 KEY = "queue.sqlite"

@@ -20,8 +20,8 @@ from qo.ids import new_token as new_write_id
 from qo.model import ClaimRequest
 from qo.sqlite_tables.header import FILE_VERSION, HEADER, ignore_code, parse_header
 from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.migrations import migrate
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.transaction import ReadyLanes
 from qo.sqlite_tables.writer import Writer

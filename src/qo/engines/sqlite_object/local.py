@@ -14,9 +14,18 @@ from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
 from qo.engines.commit_loop import PendingCall
-from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
-from qo.engines.sqlite_object.stored_image import StoredImage, Upload, check_owner, disown, log, new_owner, own, term_of
+from qo.engines.sqlite_object.stored_image import (
+    FlushTimer,
+    StoredImage,
+    Upload,
+    check_owner,
+    disown,
+    log,
+    new_owner,
+    own,
+    term_of,
+)
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable

@@ -1,4 +1,4 @@
-"""The image that the bucket holds: downloads and uploads of the database, and which process may write it.
+"""The image that the bucket holds: downloads and uploads of the database, when, and which process may write it.
 
 A store in mode `local` answers before the bucket has its changes, and loses them if another process writes the object
 first. So each flush reserves the object for a term, and every other process refuses to write until the term ends.
@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from qo.clock import Clock, iso
 from qo.engines.commit_loop import PendingCall
 from qo.engines.retry import retry, retry_opening
 from qo.engines.sqlite_object.image import Image, is_written_by
-from qo.errors import Refused, StorageError
+from qo.errors import InvalidSetting, Refused, StorageError
 from qo.ids import new_token
 from qo.model import ANY, UNREADABLE
 
@@ -220,3 +221,47 @@ def _has_ended(owner: Owner) -> bool:
     except (OSError, OverflowError):
         return False
     return False
+
+
+def check_interval(interval: float) -> float:
+    if not interval >= 0:
+        raise InvalidSetting(f"interval={interval!r}: give the seconds between two flushes, or inf to flush by hand")
+    return interval
+
+
+def check_volume(volume: float) -> float:
+    if not volume >= 1:
+        raise InvalidSetting(
+            f"volume={volume!r}: give the number of waiting calls after which a flush does not wait for the interval, "
+            "at least 1"
+        )
+    return volume
+
+
+class FlushTimer:
+    """With an infinite interval only `trigger` starts a flush, so that tests control each step."""
+
+    def __init__(self, interval: float, volume: float) -> None:
+        self._interval, self._volume = interval, volume
+        self._triggered = asyncio.Event()
+        self._last = -float("inf")
+
+    def trigger(self) -> None:
+        """Flush now."""
+        self._triggered.set()
+
+    def count(self, waiting: int) -> None:
+        """Flush now if this many waiting calls are enough."""
+        if waiting >= self._volume:
+            self._triggered.set()
+
+    async def wait(self) -> None:
+        """Return when it is time to flush."""
+        loop = asyncio.get_running_loop()
+        due_at = self._last + self._interval if self._interval < float("inf") else None
+        if due_at is None or due_at > loop.time():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due_at):
+                    await self._triggered.wait()
+        self._triggered.clear()
+        self._last = loop.time()

@@ -1,4 +1,4 @@
-"""Migrates a database to the current schema. Any number of processes may try concurrently."""
+"""Creates the tables or migrates them to the current schema. Any number of processes may try concurrently."""
 
 import re
 from collections.abc import Container
@@ -36,7 +36,7 @@ def add_missing_indexes(db: apsw.Connection, version: int) -> None:
     An older build that does not know a step adds its columns to a replica of a log, but not its indexes.
     """
     for step in sorted(number for number in ADDITIVE if number <= version):
-        text = files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8")
+        text = files("qo.sqlite_tables").joinpath("schema", f"{step:04}.sql").read_text("utf-8")
         for name, rest in _INDEX.findall(text):
             db.execute(f"CREATE INDEX IF NOT EXISTS {name} {rest}")
 
@@ -56,7 +56,7 @@ def migrate(db: apsw.Connection, place: object, target: int = VERSION, *, additi
         if application != APPLICATION_ID and db.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StorageError(f"{place} is a SQLite database of another application; name another file")
         for step in range(version + 1, target + 1):
-            db.execute(files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8"))
+            db.execute(files("qo.sqlite_tables").joinpath("schema", f"{step:04}.sql").read_text("utf-8"))
         found = format_of(target, additive=additive)
         db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (found.format, found.since, found.qo))
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
