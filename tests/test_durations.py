@@ -1,6 +1,6 @@
 import pytest
 
-from qo.durations import duration_text, parse_duration
+from qo.clock import duration_text, parse_duration
 
 
 @pytest.mark.parametrize(

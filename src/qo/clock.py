@@ -1,11 +1,16 @@
-"""The only module that reads the time. Other code gets the time, or a `Clock`, as an argument."""
+"""The only module that reads the time. Other code gets the time, or a `Clock`, as an argument.
+
+Also times and durations as text.
+"""
 
 import ctypes
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import overload
 
@@ -13,6 +18,9 @@ Clock = Callable[[], float]  # seconds since the epoch
 
 _CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}  # the number of the system call, by machine
 _MAX_DIFFERENCE = 1.0  # seconds between two clocks that are considered equal
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|[smhdw]?)", re.ASCII)
+_LONGEST = 3.2e9  # seconds: a hundred years, as in the model
 
 
 class _Timespec(ctypes.Structure):
@@ -87,3 +95,15 @@ def instant(text: str) -> float:
     """Seconds since the epoch, from ISO 8601. A time without an offset is UTC."""
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds from `90`, `90s`, `5m`, `2h` or `7d`. None if the text is not a duration, or longer than a century."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else None
+    return seconds if seconds is not None and seconds <= _LONGEST else None
+
+
+def duration_text(seconds: float) -> str:
+    """Text from which `parse_duration` reads exactly this number, which is never in scientific notation."""
+    return f"{Decimal(repr(float(seconds))):f}"

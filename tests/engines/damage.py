@@ -17,7 +17,7 @@ from qo.engines.redis import RedisEngine
 from qo.engines.replicated_log import ReplicatedLogEngine
 from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.sharded_log import ShardedLog
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.forwarding_engine import ForwardingEngine

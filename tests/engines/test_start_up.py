@@ -4,7 +4,7 @@ import pytest
 
 from qo.clock import boot_clock
 from qo.engine import Engine
-from qo.engines import open_engine, retry
+from qo.engines import open_engine, requests
 from qo.errors import Refused, StorageError
 from qo.testing.faults import Fault, Faults
 from qo.testing.s3_server import S3Server
@@ -73,7 +73,7 @@ async def test_opening_is_retried_while_redis_loads_its_data(redis_server: Serve
 async def test_opening_is_not_retried_if_redis_refuses_it(
     refusal: bytes, kind: type[StorageError], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "_OPENING_DEADLINE", 0.0)
+    monkeypatch.setattr(requests, "_OPENING_DEADLINE", 0.0)
     async with StumblingProxy(1, stumbles=99, refusal=refusal + b"\r\n").running() as proxy:
         engine = open_engine(f"redis://127.0.0.1:{proxy.port}/0")
         with pytest.raises(StorageError, match=advice) as caught:

@@ -9,8 +9,8 @@ import click
 
 from qo.cli.completion import complete_queues, complete_types
 from qo.cli.output import as_json, shown_progress
+from qo.clock import parse_duration
 from qo.destinations import DEFAULT_URL, default_url
-from qo.durations import parse_duration
 from qo.errors import InvalidSetting, InvalidTask, StorageError
 from qo.model import LEVELS, PendingKind, Status, check_name, check_type
 from qo.safe_text import hide_password

@@ -14,7 +14,7 @@ from qo.cli.context import DURATION, Invocation, Names, Shards, common, examples
 from qo.cli.exit_codes import Exit
 from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.cli.output import print_error, print_json_error
-from qo.durations import duration_text
+from qo.clock import duration_text
 from qo.errors import NewerFormat, Refused
 from qo.ids import new_worker_id
 from qo.log_output import LEVELS, start_logging

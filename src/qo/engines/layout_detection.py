@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from qo.bucket import Bucket
 from qo.engine import Engine
-from qo.engines.parallel import in_parallel
-from qo.engines.retry import retry_opening
+from qo.engines.requests import in_parallel, retry_opening
 from qo.errors import InvalidSetting, Refused
 from qo.forwarding_engine import ForwardingEngine
 

@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
-from qo.clock import Clock, system_clock
-from qo.durations import parse_duration
+from qo.clock import Clock, parse_duration, system_clock
 from qo.engine import Engine
 from qo.engines.commit_loop import FlushedDatabase
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine

@@ -16,8 +16,7 @@ from msgspec import Struct
 from qo.bucket import Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import Quarantine, check_seal, sealed
-from qo.engines.parallel import in_parallel
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.ids import new_token as new_write_id
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, DAMAGED, UNREADABLE, Note
 

@@ -16,7 +16,7 @@ from qo.backoff import Backoff
 from qo.client import Client
 from qo.clock import Clock
 from qo.codec import SEALED
-from qo.engines.parallel import in_parallel
+from qo.engines.requests import in_parallel
 from qo.errors import Conflict, DamagedNote, NewerFormat, QoError, StorageError
 from qo.model import Note
 from qo.schedules.decision import decide, decided_until, delivered, next_fire_of, refused, taken_over

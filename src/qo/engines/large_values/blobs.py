@@ -18,8 +18,7 @@ from qo.bucket import ANY, Blob, Bucket
 from qo.clock import Clock
 from qo.damage import DAMAGED_TASKS, checksum_of
 from qo.engine import Engine
-from qo.engines.parallel import in_parallel
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.errors import StorageError
 from qo.model import ID_PATTERN, Task, is_id
 

@@ -36,7 +36,7 @@ from qo.engines.large_values.blobs import (
     used_keys,
 )
 from qo.engines.note_objects import NoteObjects
-from qo.engines.parallel import in_parallel
+from qo.engines.requests import in_parallel
 from qo.errors import Conflict, StorageError
 from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token

@@ -16,7 +16,7 @@ from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.index import Index, LaneDirectory
 from qo.engines.object_per_task.keys import LATER, READY, SHARDS, Entry, KeyKind, entry_of, index_key, lane_of
 from qo.engines.object_per_task.layout import TasksLayout, TasksOptions
-from qo.engines.parallel import in_parallel
+from qo.engines.requests import in_parallel
 from qo.ids import random_fraction
 from qo.model import ClaimAllowance, ClaimRequest, eligibility, eligible, in_order, is_due, without_group_limits
 

@@ -6,7 +6,7 @@ from qo.engines.object_per_task.keys import LEASES, Entry, holder_hash, index_ke
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.task_changes import TaskChanges
 from qo.engines.object_per_task.task_store import StoredTask, next_document
-from qo.engines.parallel import in_parallel
+from qo.engines.requests import in_parallel
 from qo.errors import Conflict, StorageError
 from qo.ids import random_fraction
 from qo.model import ClaimAllowance, ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of

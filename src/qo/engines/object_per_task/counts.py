@@ -12,8 +12,7 @@ from qo.damage import check_seal, sealed
 from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, KeyKind
 from qo.engines.object_per_task.layout import TasksLayout
-from qo.engines.parallel import in_parallel
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.errors import StorageError
 from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task, count_key
 

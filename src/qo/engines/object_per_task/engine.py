@@ -16,9 +16,8 @@ from qo.engines.object_per_task.keys import READY, SHARDS
 from qo.engines.object_per_task.layout import FormatCheckedBucket, IndexMode, StoredFormat, TasksOptions, open_layout
 from qo.engines.object_per_task.repair import IndexRepair
 from qo.engines.object_per_task.task_changes import TaskChanges
-from qo.engines.parallel import in_parallel
 from qo.engines.polling import ClaimPoller, PollResult
-from qo.engines.retry import retry_opening
+from qo.engines.requests import in_parallel, retry_opening
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.model import (
     NEW,

@@ -15,8 +15,7 @@ from qo.engines.object_per_task.keys import (
 )
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.task_store import StoredTask
-from qo.engines.parallel import MAX_CONCURRENT_REQUESTS, in_parallel
-from qo.engines.retry import retry
+from qo.engines.requests import MAX_CONCURRENT_REQUESTS, in_parallel, retry
 from qo.model import (
     UNFINISHED,
     Filter,

@@ -18,8 +18,7 @@ from qo.clock import boot_clock
 from qo.damage import Quarantine
 from qo.engines.object_per_task.keys import Entry, entry_of, lane_hash
 from qo.engines.object_per_task.task_store import TaskStore
-from qo.engines.parallel import in_parallel
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.errors import StorageError
 from qo.model import UNREADABLE, Task
 

@@ -19,7 +19,7 @@ from qo.clock import Clock, boot_clock
 from qo.damage import Quarantine
 from qo.engines.object_per_task.index import Index, LaneDirectory
 from qo.engines.object_per_task.task_store import TaskStore
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import Conflict, Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import UNREADABLE

@@ -7,8 +7,7 @@ from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, index_key, is_stale, task_key
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.task_store import REMOVING, StoredTask, as_tombstone
-from qo.engines.parallel import in_parallel
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.errors import Conflict
 from qo.model import FINISHED
 

@@ -14,7 +14,7 @@ from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import Quarantine, check_seal, check_stored, sealed
 from qo.engines.object_per_task.keys import task_key
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.engines.unknown_fields import Shape, put_back, unknown_fields
 from qo.ids import new_token
 from qo.model import UNREADABLE, Event, RetryPolicy, Status, Task, event_of, is_id, with_kind

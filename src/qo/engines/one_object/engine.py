@@ -12,7 +12,7 @@ from qo.engines.hand_backs import HandBacks
 from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.table import ObjectTable, StoredTable
 from qo.engines.polling import ClaimPoller, PollResult
-from qo.engines.retry import retry_opening
+from qo.engines.requests import retry_opening
 from qo.engines.table_engine import Answer, TableEngine
 from qo.model import ClaimRequest, Filter, Task
 

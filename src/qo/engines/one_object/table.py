@@ -28,7 +28,7 @@ from qo.engines.one_object.record import (
     salvage,
     unknown_parts,
 )
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import StorageError
 from qo.ids import new_token as new_write_id
 from qo.model import Event, Note, Task

@@ -20,7 +20,7 @@ from qo.engines.postgres.rows import claim_parameters
 from qo.engines.postgres.statements import VERSION, statement
 from qo.engines.postgres.table import PostgresTable, added_from
 from qo.engines.postgres.watch import PostgresWatch
-from qo.engines.retry import retry_opening
+from qo.engines.requests import retry_opening
 from qo.errors import StorageError
 from qo.formats import Schema
 from qo.model import (

@@ -27,7 +27,7 @@ from qo.engines.redis.task_fields import (
     with_unknown_fields,
 )
 from qo.engines.redis.watch import RedisWatch
-from qo.engines.retry import retry_opening
+from qo.engines.requests import retry_opening
 from qo.errors import Conflict, InvalidSetting
 from qo.ids import new_token
 from qo.model import (

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.live_replica import LiveReplica
@@ -13,6 +12,7 @@ from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, Rec
 from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.tail_proof import TailProof
+from qo.engines.requests import in_parallel
 from qo.errors import StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")

@@ -19,7 +19,7 @@ from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.damage import check_seal, sealed
 from qo.engines.replicated_log.keys import checkpoint_key
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import Conflict, Refused, StorageError
 from qo.ids import new_token
 from qo.model import UNREADABLE

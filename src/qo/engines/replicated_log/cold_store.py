@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from qo.bucket import Bucket
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, create_frame, get_frame
 from qo.engines.replicated_log.keys import FrameKind, parse_key, segment_key, segment_name, segments_prefix
 from qo.engines.replicated_log.runner import Runner, run_inline
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.errors import Refused
 from qo.formats import Format, check_format
 from qo.ids import new_token

@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import TypeVar
 
 from qo.bucket import Bucket
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage
 from qo.engines.replicated_log.frame import HEADER_SIZE, DamagedFrame, FrameFlags, FrameHeader
 from qo.engines.replicated_log.images import ImageParts
@@ -32,6 +31,7 @@ from qo.engines.replicated_log.merged_records import BLOCK_SIZE, MAX_LEVEL, Merg
 from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
 from qo.engines.replicated_log.replica_file import PinnedReplica, ReplicaFile
 from qo.engines.replicated_log.runner import Runner, run_inline
+from qo.engines.requests import in_parallel
 from qo.errors import Conflict
 from qo.ids import new_token
 from qo.sqlite_tables.patchsets import merge_patchsets

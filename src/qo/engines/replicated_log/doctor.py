@@ -13,7 +13,6 @@ from typing import Any
 import apsw
 
 from qo.bucket import Bucket
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage, StoredCheckpoint
 from qo.engines.replicated_log.cold_store import ColdStore
 from qo.engines.replicated_log.compaction import merge_records
@@ -34,6 +33,7 @@ from qo.engines.replicated_log.record_store import DamagedRecord, LogPosition, L
 from qo.engines.replicated_log.replica import Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.runner import run_inline
+from qo.engines.requests import in_parallel
 from qo.errors import StorageError
 from qo.model import plural
 from qo.reports import Finding

@@ -15,7 +15,7 @@ from qo.bucket import NEW, Bucket
 from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.keys import NO_ID, FrameKind, FrameName, parse_key
 from qo.engines.replicated_log.runner import Runner, run_inline, run_sized
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import Refused
 from qo.formats import Format, check_format, format_of
 

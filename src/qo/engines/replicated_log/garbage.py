@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from qo.bucket import Bucket
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import (
     KEPT_IMAGES,
     CheckpointStore,
@@ -21,7 +20,7 @@ from qo.engines.replicated_log.checkpoint import (
 from qo.engines.replicated_log.frame import DamagedFrame
 from qo.engines.replicated_log.keys import image_prefix, images_prefix, parse_key, record_key, records_prefix
 from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, chosen
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 
 log = logging.getLogger("qo.engines.replicated_log")
 

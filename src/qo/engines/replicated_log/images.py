@@ -15,7 +15,7 @@ from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, create_fr
 from qo.engines.replicated_log.keys import FrameKind, image_key
 from qo.engines.replicated_log.replica_file import PinnedReplica
 from qo.engines.replicated_log.runner import Runner
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import Refused
 from qo.formats import Format, check_format
 from qo.ids import new_token

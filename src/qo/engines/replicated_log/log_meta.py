@@ -14,14 +14,13 @@ import msgspec
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.damage import check_seal, sealed
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.frame import FrameFlags, FrameHeader
 from qo.engines.replicated_log.keys import MAX_SHARDS, META, FrameKind
 from qo.engines.replicated_log.record_store import LogPosition, LogRecord, RecordStore
 from qo.engines.replicated_log.replica_tables import OLDEST_SCHEMA, first_schema
 from qo.engines.replicated_log.schema_steps import SchemaStep, encode_step
-from qo.engines.retry import retry, retry_opening
+from qo.engines.requests import in_parallel, retry, retry_opening
 from qo.errors import Conflict, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.ids import new_token

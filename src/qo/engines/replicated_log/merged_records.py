@@ -12,7 +12,7 @@ from qo.engines.replicated_log.frame import create_frame, get_frame
 from qo.engines.replicated_log.keys import merged_key, merged_prefix, parse_key
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.runner import Runner, run_inline
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 
 BLOCK_SIZE = 64  # records
 MAX_LEVEL = 4

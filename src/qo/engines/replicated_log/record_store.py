@@ -10,7 +10,7 @@ from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
 from qo.engines.replicated_log.keys import NO_ID, record_key
 from qo.engines.replicated_log.runner import Runner, run_inline, run_sized
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import NewerFormat, OutcomeUnknown, Refused, StorageError
 
 _MAX_READS = 3  # of a damaged record: the response may be damaged, not the object

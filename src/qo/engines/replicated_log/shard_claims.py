@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from qo.clock import Clock
-from qo.engines.parallel import in_parallel
 from qo.engines.polling import PollResult
 from qo.engines.replicated_log.claim_shares import ClaimCandidate, divide
 from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.record_batches import write_each
 from qo.engines.replicated_log.shard_owners import ShardOwners
+from qo.engines.requests import in_parallel
 from qo.model import ClaimRequest, Task, in_order, lane_of
 
 _VISIT_INTERVAL = 2.0  # seconds between checks of foreign shards while the process's own shards have tasks

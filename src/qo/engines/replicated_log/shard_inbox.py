@@ -14,7 +14,7 @@ from qo.engines.replicated_log.cold_store import DamagedSegment
 from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix, submission_key
 from qo.engines.replicated_log.submission_batch import SubmissionBatch, SubmissionNumber
 from qo.engines.replicated_log.submission_inbox import SubmissionInbox
-from qo.engines.retry import retry
+from qo.engines.requests import retry
 from qo.errors import Refused, StorageError
 from qo.sqlite_tables.rows import BadRow, DamageFound
 from qo.sqlite_tables.segments import SegmentNeeded

@@ -12,8 +12,8 @@ from contextlib import suppress
 from hashlib import blake2b
 
 from qo.bucket import ANY, Bucket
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.keys import owner_key, owners_prefix
+from qo.engines.requests import in_parallel
 from qo.errors import StorageError
 from qo.ids import new_token
 

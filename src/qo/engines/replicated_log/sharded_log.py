@@ -8,13 +8,13 @@ from typing import Protocol, TypeVar
 from qo.clock import Clock
 from qo.engine import Engine, Snapshot
 from qo.engines.hand_backs import HandBacks
-from qo.engines.parallel import in_parallel
 from qo.engines.polling import ClaimPoller
 from qo.engines.replicated_log.keys import shard_of
 from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.record_batches import write_each, write_in_batches
 from qo.engines.replicated_log.shard_claims import ShardClaims
 from qo.engines.replicated_log.shard_owners import ShardOwners
+from qo.engines.requests import in_parallel
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Position, Task, cursor, stamps
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from qo.bucket import Blob, Bucket
 from qo.clock import Clock, boot_clock, system_clock
-from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.keys import FrameKind, parse_key, submission_key, submissions_prefix
 from qo.engines.replicated_log.submission_batch import SubmissionBatch, SubmissionNumber, WaitingSubmission
 from qo.engines.replicated_log.submissions import (
@@ -21,7 +20,7 @@ from qo.engines.replicated_log.submissions import (
     DamagedSubmission,
     decode_submission,
 )
-from qo.engines.retry import retry
+from qo.engines.requests import in_parallel, retry
 from qo.errors import NewerFormat, StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")

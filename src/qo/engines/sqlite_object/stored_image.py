@@ -19,7 +19,7 @@ from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.clock import Clock, iso
 from qo.engines.commit_loop import PendingCall
-from qo.engines.retry import retry, retry_opening
+from qo.engines.requests import retry, retry_opening
 from qo.engines.sqlite_object.image import Image, is_written_by
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.ids import new_token

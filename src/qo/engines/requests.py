@@ -1,18 +1,21 @@
-"""Retries of transient errors, for requests that are safe to repeat: reads, deletions and unconditional writes.
+"""Requests to a store: repeated after transient errors, and concurrent with an upper bound.
 
-For compare-and-set writes see `qo.buckets.own_writes`.
+Only requests that are safe to repeat are repeated: reads, deletions and unconditional writes. For compare-and-set
+writes see `qo.buckets.own_writes`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.errors import Refused, StorageError
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+MAX_CONCURRENT_REQUESTS = 64
 _MAX_ATTEMPTS = 20
 _FIRST_DELAY, _MAX_DELAY = 0.002, 1.0
 _OPENING_DEADLINE = 3.0  # the store may be starting
@@ -47,3 +50,27 @@ async def retry(request: Callable[[], Awaitable[Answer]], *, at_least: float = 0
         except StorageError:
             await asyncio.sleep(backoff.next())
     return await request()
+
+
+async def in_parallel(
+    work: Callable[[Item], Awaitable[Answer]], items: Sequence[Item], *, max_concurrent: int = MAX_CONCURRENT_REQUESTS
+) -> list[Answer]:
+    """Return the results in order. All items are tried even if one fails; then the first error is raised."""
+    answers: dict[int, Answer] = {}
+    errors: list[Exception] = []
+    numbered = iter(enumerate(items))
+
+    async def run() -> None:
+        for number, item in numbered:
+            try:
+                answers[number] = await work(item)
+            except Exception as error:  # noqa: BLE001 - raised when all items are done
+                errors.append(error)
+
+    if len(items) == 1:
+        await run()
+    else:
+        await asyncio.gather(*(run() for _ in range(min(max_concurrent, len(items)))))
+    if errors:
+        raise errors[0]
+    return [answers[number] for number in range(len(items))]
