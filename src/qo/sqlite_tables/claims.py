@@ -1,6 +1,6 @@
 """Claims on one connection: the first tasks of all eligible lanes, in order."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
@@ -44,12 +44,35 @@ class SqliteClaims:
         self._transaction.is_staged = True
 
     def claim(self, request: ClaimRequest, now: float) -> list[Task]:
-        if request.is_repeat:
-            held = _numbers.decode(self._db.execute(SQL["held_under"], (request.lease_id,)).get)
-            if held:
-                return in_order(read_tasks(self._db, BY_N, held, self._lanes).values(), now, lane_of)
+        if request.is_repeat and (leased := self._leased_under(request.lease_id, now)):
+            return leased
         self.stage(now)
-        chosen = self._choose(request, now)
+        return self._lease(self._choose(request, now), request, now)
+
+    def _leased_under(self, lease_id: str, now: float) -> list[Task]:
+        held = _numbers.decode(self._db.execute(SQL["held_under"], (lease_id,)).get)
+        return in_order(read_tasks(self._db, BY_N, held, self._lanes).values(), now, lane_of) if held else []
+
+    def claim_of(self, of_lanes: Mapping[SqliteLane, int], request: ClaimRequest, now: float) -> list[Task]:
+        """Claim the first tasks of these lanes: as many as given for each. The order of the answer is undefined.
+
+        If they are fewer than the limit of the request, others are claimed too, in the order of these tables.
+        """
+        if request.is_repeat and (leased := self._leased_under(request.lease_id, now)):
+            return leased
+        self.stage(now)
+        claimed = self._lease(self._choose(request, now, of_lanes), request, now)
+        missing = request.limit - len(claimed)
+        if missing <= 0:
+            return claimed
+        allowance = ClaimAllowance(request)
+        for task in claimed:
+            allowance.take(task.type, task.stored_needs)
+        types, groups = allowance.limits_left()
+        rest = replace(request, limit=missing, per_type_limits=types, group_limits=groups, is_repeat=False)
+        return claimed + self.claim(rest, now)
+
+    def _lease(self, chosen: Sequence[int], request: ClaimRequest, now: float) -> list[Task]:
         if not chosen:
             return []
         numbers = encode_list(chosen)
@@ -77,13 +100,17 @@ class SqliteClaims:
         tasks = read_tasks(self._db, BY_N, chosen, self._lanes)
         return [[tasks[n] for n in share] for share in shares]
 
-    def _choose(self, request: ClaimRequest, now: float) -> list[int]:
-        """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound, or SegmentNeeded."""
+    def _choose(self, request: ClaimRequest, now: float, of_lanes: Mapping[SqliteLane, int] | None = None) -> list[int]:
+        """The numbers of the first tasks of all eligible lanes, in order, or of `of_lanes`.
+
+        Raises DamageFound, or SegmentNeeded.
+        """
         segments = self._transaction.segments
         if segments.may_exist:
-            require_heads(self._db, self._lanes, request, segments.unreadable)
+            takes = takes_from(request) if of_lanes is None else of_lanes.__contains__
+            require_heads(self._db, self._lanes, request.limit, takes, segments.unreadable)
         try:
-            return self._first(request, now)
+            return self._first(request, now) if of_lanes is None else self._first_of(of_lanes)
         except msgspec.DecodeError as error:  # a lane or rank is not a number
             bad = damaged_rows(self._db, self._lanes)
             if not bad:
@@ -104,12 +131,23 @@ class SqliteClaims:
         short = [lane for lane, some in heads.items() if len(some) == size and (last is None or some[-1] <= last)]
         if short and size < request.limit:
             first = self._within_limits(heads | self._heads(short, request.limit, promoted), request)
-        taken = Counter(lane for *_, lane in first)
+        return self._taken(first)
+
+    def _first_of(self, of_lanes: Mapping[SqliteLane, int]) -> list[int]:
+        by_size = defaultdict[int, list[int]](list)
+        for lane, size in of_lanes.items():
+            if (number := self._lanes.find(lane)) is not None:
+                by_size[size].append(number)
+        heads = [self._heads(lanes, size, float("-inf")) for size, lanes in by_size.items()]
+        return self._taken([head for lanes in heads for some in lanes.values() for head in some])
+
+    def _taken(self, heads: Sequence[_Head]) -> list[int]:
+        taken = Counter(lane for *_, lane in heads)
         for lane, number in taken.items():
             self._transaction.count_changes[lane, PENDING] -= number
             self._transaction.count_changes[lane, _RUNNING] += number
         self._transaction.change_lanes(taken)
-        return [n for _, _, n, _ in first]
+        return [n for _, _, n, _ in heads]
 
     def _heads(self, lanes: Sequence[int], size: int, promoted: float) -> dict[int, list[_Head]]:
         """The first `size` tasks of each lane, in order."""
@@ -140,26 +178,29 @@ def takes_from(request: ClaimRequest) -> Callable[[SqliteLane], bool]:
 
 
 def require_heads(
-    db: apsw.Connection, lanes: SqliteLanes, request: ClaimRequest, unreadable: Collection[str] = ()
+    db: apsw.Connection,
+    lanes: SqliteLanes,
+    limit: int,
+    takes: Callable[[SqliteLane], bool],
+    unreadable: Collection[str] = (),
 ) -> None:
-    """Raise SegmentNeeded if a segment may contain tasks that this claim takes.
+    """Raise SegmentNeeded if a segment may contain tasks that a claim takes.
 
     A claim takes at most `limit` tasks of a lane, by their rank. So the tables must hold that many before the lane's
     first segment. Segments whose objects are in `unreadable` are ignored, and lanes of which the claim takes none.
     """
-    if request.limit < 1:
+    if limit < 1:
         return
     unused = encode_list([*unreadable])
-    thin = _numbers.decode(db.execute(SQL["thin_lanes"], (request.limit, unused)).get)
+    thin = _numbers.decode(db.execute(SQL["thin_lanes"], (limit, unused)).get)
     if not thin:
         return
     lanes.refresh()
-    takes = takes_from(request)
     thin = [lane for lane in thin if lane in lanes and takes(lanes[lane])]
     needed = list[int]()
     for lane in thin:
         found = _pairs.decode(db.execute(SQL["segments_of_lane"], (lane, unused)).get)
         before = accumulate((tasks for _, tasks in found), initial=0)
-        needed += [n for (n, _), number in zip(found, before, strict=False) if number < request.limit]
+        needed += [n for (n, _), number in zip(found, before, strict=False) if number < limit]
     if needed:
         raise SegmentNeeded(needed)

@@ -68,6 +68,10 @@ class SqliteLanes:
         """The numbers of the known lanes that `takes` accepts."""
         return [number for number, lane in self._lanes.items() if takes(lane)]
 
+    def find(self, lane: SqliteLane) -> int | None:
+        """The number of a lane, if it is known."""
+        return self._numbers.get(lane)
+
     def __contains__(self, number: int) -> bool:
         return number in self._lanes
 

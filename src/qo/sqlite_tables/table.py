@@ -53,7 +53,12 @@ class SqliteTable:
     def __init__(self, transaction: TableTransaction) -> None:
         self._transaction, self._db, self._lanes = transaction, transaction.db, transaction.lanes
         claims = SqliteClaims(transaction)
-        self.stage, self.claim, self.claim_each = claims.stage, claims.claim, claims.claim_each
+        self.stage, self.claim, self.claim_of, self.claim_each = (
+            claims.stage,
+            claims.claim,
+            claims.claim_of,
+            claims.claim_each,
+        )
 
     @property
     def db(self) -> apsw.Connection:

@@ -13,7 +13,7 @@ from qo.engines.hand_backs import HandBacks
 from qo.engines.polling import ClaimPoller, PollBackoff, PollResult
 from qo.engines.replicated_log.catch_up import CatchUp
 from qo.engines.replicated_log.checkpoint import CheckpointStore
-from qo.engines.replicated_log.claim_shares import ClaimCandidate
+from qo.engines.replicated_log.claim_shares import ClaimCandidate, ClaimShare
 from qo.engines.replicated_log.cold_reads import ColdReads
 from qo.engines.replicated_log.cold_segments import ColdSegments
 from qo.engines.replicated_log.cold_store import ColdStore
@@ -178,11 +178,8 @@ class LogShard(TableEngine):
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the commit claims nothing; one cancelled during it hands its tasks back."""
 
-        def work(table: SqliteTable) -> list[Task]:
-            return table.claim(request, self._clock())
-
         async def ask() -> list[Task]:
-            return await self._calls.ask(work, self._hand_backs.start, request=request)
+            return await self._claim(lambda table: table.claim(request, self._clock()), request, may_combine=True)
 
         await self._cold.try_again_late()
         if await self._is_drained(request):
@@ -190,6 +187,17 @@ class LogShard(TableEngine):
         await self._consume_own()
         claimed = await ask()
         return await ask() if not claimed and await self._has_late_batch() else claimed
+
+    async def claim_share(self, share: ClaimShare) -> list[Task]:
+        """The part of a claim from several shards, in no particular order."""
+        request, of_lanes = share
+        await self._consume_own()
+        return await self._claim(lambda table: table.claim_of(of_lanes, request, self._clock()), request)
+
+    async def _claim(
+        self, work: Callable[[SqliteTable], list[Task]], request: ClaimRequest, *, may_combine: bool = False
+    ) -> list[Task]:
+        return await self._calls.ask(work, self._hand_backs.start, request=request, may_combine=may_combine)
 
     async def _is_drained(self, request: ClaimRequest) -> bool:
         """Whether one listing shows that there is nothing to claim, for a worker that has found nothing for a while."""

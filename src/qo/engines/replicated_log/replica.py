@@ -230,7 +230,7 @@ class Replica:
         """The tasks that a claim may lease. Raises DamageFound, or SegmentNeeded."""
         with self._mapped_errors():
             with self._reading:  # one snapshot
-                require_heads(self._reading, self._lanes, request, self.unreadable)
+                require_heads(self._reading, self._lanes, request.limit, takes_from(request), self.unreadable)
                 found = read_candidates(self._reading, self._lanes, self._ready, request, now)
             return found  # noqa: RET504 - mypy takes the context for one that swallows errors
 

@@ -40,9 +40,12 @@ class ShardCalls:
         abandoned: Callable[[Answer], None] | None = None,
         *,
         request: ClaimRequest | None = None,
+        may_combine: bool = False,
         size: int = 0,
     ) -> Answer:
         """Commit the work. It is repeated while it finds damaged rows, or needs tasks of segments.
+
+        `request`: the one of a claim. `may_combine`: the work claims for it, and does nothing else.
 
         The tasks of a few segments return in the same commit, so that no other process can move them again before.
         """
@@ -54,7 +57,7 @@ class ShardCalls:
             return work(table)
 
         async def attempt() -> Answer:
-            is_simple = not loaded  # similar claims are combined, and only run their requests
+            is_simple = may_combine and not loaded  # similar claims are combined, and only run their requests
             whole = size + sum(len(segment.body) for segment in loaded)
             return await self._commits.ask(complete, abandoned, request if is_simple else None, size=whole)
 

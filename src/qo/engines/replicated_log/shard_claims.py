@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from qo.clock import Clock
 from qo.engines.polling import PollResult
-from qo.engines.replicated_log.claim_shares import ClaimCandidate, divide
+from qo.engines.replicated_log.claim_shares import ClaimCandidate, ClaimShare, divide
 from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.record_batches import write_each
 from qo.engines.replicated_log.shard_owners import ShardOwners
@@ -62,7 +62,7 @@ class ShardClaims:
 
     async def _claim_from(self, own: Sequence[int], request: ClaimRequest) -> list[Task]:
         if len(own) == 1:
-            return await self._claim({own[0]: request})
+            return await self._claim_in(own[0], request)
         for is_fresh in (False, True):
             now = self._clock()
             candidates = await self._candidates(own, request, now, is_fresh=is_fresh)
@@ -80,14 +80,20 @@ class ShardClaims:
         )
         return dict(zip(numbers, found, strict=True))
 
-    async def _claim(self, requests: Mapping[int, ClaimRequest]) -> list[Task]:
-        for number, request in requests.items():
-            self._leases.setdefault(request.lease_id, set()).add(number)
+    async def _claim(self, shares: Mapping[int, ClaimShare]) -> list[Task]:
+        for number, share in shares.items():
+            self._note_lease(share.request.lease_id, number)
+        claimed = await write_each(shares, lambda number, share: self._shards[number].claim_share(share))
+        return in_order([task for some in claimed.values() for task in some], self._clock(), lane_of)
+
+    async def _claim_in(self, number: int, request: ClaimRequest) -> list[Task]:
+        self._note_lease(request.lease_id, number)
+        return await self._shards[number].claim(request)
+
+    def _note_lease(self, lease_id: str, number: int) -> None:
+        self._leases.setdefault(lease_id, set()).add(number)
         while len(self._leases) > _MAX_LEASES:
             self._leases.popitem(last=False)
-        claimed = await write_each(requests, lambda number, request: self._shards[number].claim(request))
-        tasks = [task for some in claimed.values() for task in some]
-        return in_order(tasks, self._clock(), lane_of) if len(claimed) > 1 else tasks
 
     async def _leased_under(self, lease_id: str) -> list[Task]:
         numbers = sorted(self._leases.get(lease_id, range(len(self._shards))))
@@ -102,7 +108,7 @@ class ShardClaims:
             some = foreign[at : at + _MAX_LOOKS]
             candidates = await self._candidates(some, request, self._clock(), is_fresh=True)
             for number in some:
-                if candidates[number] and (claimed := await self._claim({number: request})):
+                if candidates[number] and (claimed := await self._claim_in(number, request)):
                     self._next_foreign = sorted(foreign).index(number)
                     return claimed
         return []
@@ -121,7 +127,7 @@ class ShardClaims:
         theirs = await self._candidates(foreign, one, now, is_fresh=True)
         ours = await self._candidates(own, one, now, is_fresh=False)
         if _first_due(theirs) < _first_due(ours) - _MAX_LEAD:  # the next claim checks this shard again
-            return await self._claim({foreign[0]: request})
+            return await self._claim_in(foreign[0], request)
         self._visited_at, self._next_foreign = instant, self._next_foreign + 1
         return []
 
