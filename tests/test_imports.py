@@ -49,7 +49,7 @@ def test_help_and_version_need_no_store_and_no_worker(option: str, tmp_path: Pat
 def test_the_supervisor_of_worker_processes_imports_no_worker(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import qo\napp = qo.App('sqlite:///queue.db')\n@app.task\ndef f(): ...\n")
     modules = imported("-m", "qo", "worker", "program", "--drain", cwd=tmp_path)
-    assert "qo.worker.supervisor" in modules
+    assert "qo.supervisor.supervisor" in modules
     assert not (OF_A_WORKER | {"program", "multiprocessing"}) & modules
     assert (tmp_path / "queue.db").exists()  # its child did the work
 

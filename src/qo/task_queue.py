@@ -22,13 +22,13 @@ from qo.client import Client, Settings, describe
 from qo.codec import encode_value
 from qo.encryption import Encrypted
 from qo.errors import InvalidSetting
+from qo.executors.child_process import in_child
 from qo.hooks import HookDecorators, Hooks
 from qo.in_process_worker import InProcessWorker
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.notes import Controls
 from qo.tasks import Handler, HandlerOptions, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import WorkerSettings
-from qo.worker.process_executor import in_child
 
 T = TypeVar("T")
 

@@ -5,6 +5,8 @@ import asyncio
 import qo
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
+from qo.executors.run import Run
+from qo.executors.run_table import LeasedRuns
 from qo.fleet_limits.limit_state import LimitState
 from qo.fleet_limits.rules import STATES, state_note
 from qo.model import Status
@@ -12,8 +14,6 @@ from qo.notes import read_or
 from qo.tasks import make_handler, make_options
 from qo.testing.samples import claim, new
 from qo.worker import Worker, WorkerSettings
-from qo.worker.run import Run
-from qo.worker.run_table import LeasedRuns
 from tests.conditions import forever, until
 from tests.worker.bench import Bench, claim_ahead
 

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import qo
-from qo.worker.process_executor import in_child
+from qo.executors.child_process import in_child
 from tests.conditions import delay
 
 app = qo.App()

@@ -16,13 +16,13 @@ from qo.background import BackgroundClient
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, InvalidTask
+from qo.executors.lifespan import LifespanFailed
 from qo.forwarding_engine import ForwardingEngine
 from qo.in_process_worker import InProcessWorker
 from qo.model import SLOW_POLICY, ClaimRequest, RetryPolicy, Status, Task
 from qo.task_queue import TaskQueue
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import WorkerSettings
-from qo.worker.lifespan import LifespanFailed
 from tests.client.scripts import run_script
 from tests.conditions import TIMEOUT, forever, wait_until
 

@@ -10,10 +10,10 @@ import pytest
 
 from qo.client import Client
 from qo.engines import open_engine
+from qo.executors import process_executor
 from qo.hooks import TaskEvent
 from qo.ids import new_token
 from qo.model import FailureKind, Status, Task, ended_because
-from qo.worker import process_executor
 from tests.conditions import TIMEOUT, until
 from tests.engines.http_server import server
 from tests.worker.bench import Bench

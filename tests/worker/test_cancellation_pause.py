@@ -7,6 +7,8 @@ import pytest
 from qo.client import Client
 from qo.engine import Engine
 from qo.engines import open_engine
+from qo.executors.run import Run
+from qo.executors.run_table import LeasedRuns
 from qo.forwarding_engine import ForwardingEngine
 from qo.hooks import Hooks, WorkerContext
 from qo.model import Change, ClaimRequest, Task
@@ -14,8 +16,6 @@ from qo.tasks import HandlerOptions, make_handler
 from qo.testing import ManualClock
 from qo.worker.callbacks import CallbackThread
 from qo.worker.lease_keeper import CancellationWatch
-from qo.worker.run import Run
-from qo.worker.run_table import LeasedRuns
 
 
 class Delayed(ForwardingEngine):

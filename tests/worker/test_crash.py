@@ -14,14 +14,15 @@ from msgspec.structs import replace
 
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
+from qo.executors import loop_executor
+from qo.executors.run import Run
+from qo.executors.run_table import Phase, RunEntry, RunTable
 from qo.model import Status, Task, lost_its_process
+from qo.supervisor.crash import CrashReport, CrashSettlement, settle, suspects_of
+from qo.supervisor.worker_process import WorkerProcess, state_of
 from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
-from qo.worker import Worker, WorkerSettings, lease_keeper, loop_executor
-from qo.worker.crash import CrashReport, CrashSettlement, settle, suspects_of
-from qo.worker.run import Run
-from qo.worker.run_table import Phase, RunEntry, RunTable
-from qo.worker.worker_process import WorkerProcess, state_of
+from qo.worker import Worker, WorkerSettings, lease_keeper
 from tests.conditions import until
 from tests.worker.bench import Bench
 

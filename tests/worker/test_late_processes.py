@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from qo.engines.memory import MemoryEngine
+from qo.executors.process_executor import ProcessExecutor
+from qo.executors.run import Run, RunOutcome
+from qo.executors.start_queue import StartQueue
 from qo.hooks import Hooks, WorkerContext
 from qo.tasks import make_handler, make_options
 from qo.testing.samples import claim_one, new
-from qo.worker.process_executor import ProcessExecutor
-from qo.worker.run import Run, RunOutcome
-from qo.worker.start_queue import StartQueue
 from tests.conditions import until
 
 _PROGRAM = """
 from pathlib import Path
 
-from qo.worker.process_executor import in_child
+from qo.executors.child_process import in_child
 
 FOLDER = Path(__file__).parent
 if in_child():

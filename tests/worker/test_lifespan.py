@@ -13,10 +13,11 @@ import pytest
 
 from qo.clock import boot_clock
 from qo.errors import InvalidSetting
+from qo.executors import lifespan, loop_executor
+from qo.executors.lifespan import LifespanFailed
 from qo.hooks import current_worker
 from qo.model import Status
-from qo.worker import Worker, lifespan, loop_executor
-from qo.worker.lifespan import LifespanFailed
+from qo.worker import Worker
 from tests.conditions import until
 from tests.worker import hooked
 from tests.worker.bench import Bench

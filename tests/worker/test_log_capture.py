@@ -10,6 +10,8 @@ import pytest
 
 from qo.client import Client
 from qo.engines import open_engine
+from qo.executors.log_capture import MAX_LINES, log_text
+from qo.executors.run import Run
 from qo.ids import new_token
 from qo.log_output import JsonFormatter, TextFormatter
 from qo.model import RetryPolicy, Status, created
@@ -17,8 +19,6 @@ from qo.model.text import LOG_LIMIT, storable_log
 from qo.tasks import HandlerOptions, make_handler
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
-from qo.worker.log_capture import MAX_LINES, log_text
-from qo.worker.run import Run
 from tests.engines.http_server import server
 from tests.worker.bench import Bench
 from tests.worker.stoppable import alogs, dies, log, logs

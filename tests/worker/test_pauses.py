@@ -8,8 +8,9 @@ import pytest
 
 from qo import notes
 from qo.client import Client
+from qo.executors import loop_executor
 from qo.model import Status
-from qo.worker import Worker, WorkerSettings, loop_executor
+from qo.worker import Worker, WorkerSettings
 from tests.conditions import TIMEOUT, until
 from tests.worker.bench import Bench, claim_ahead
 

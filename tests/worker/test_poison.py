@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from qo.background import LoopThread
+from qo.executors.start_queue import StartQueue
 from qo.model import FINISHED, Status, Task, expire
 from qo.running_task import current_task
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings
-from qo.worker.start_queue import StartQueue
 from tests.conditions import TIMEOUT, forever, until
 from tests.worker import handlers
 from tests.worker.bench import Bench

@@ -7,6 +7,9 @@ import pytest
 
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
+from qo.executors.run import Run
+from qo.executors.run_table import LeasedRuns
+from qo.executors.start_queue import StartQueue
 from qo.running_task import current_task
 from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
@@ -14,9 +17,6 @@ from qo.testing.samples import claim, new
 from qo.worker import WorkerSettings
 from qo.worker.claim_plan import ClaimPlan, OvertakenTypes, Prefetch
 from qo.worker.controls import ClaimScope
-from qo.worker.run import Run
-from qo.worker.run_table import LeasedRuns
-from qo.worker.start_queue import StartQueue
 from tests.conditions import delay, until
 from tests.worker.bench import Bench, claim_ahead
 

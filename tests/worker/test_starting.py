@@ -7,14 +7,15 @@ import pytest
 
 from qo.client import Client
 from qo.clock import boot_clock
+from qo.executors import executors, loop_executor
+from qo.executors.run import Run
+from qo.executors.start_queue import StartQueue
 from qo.hooks import Hooks
 from qo.model import ClaimRequest, Status, Task
 from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new
-from qo.worker import WorkerSettings, executors, lease_keeper, loop_executor
-from qo.worker.run import Run
-from qo.worker.start_queue import StartQueue
+from qo.worker import lease_keeper
 from tests.conditions import TIMEOUT, delay, until
 from tests.worker.bench import Bench, claim_ahead
 
@@ -147,9 +148,7 @@ async def test_any_number_of_blocked_event_loops_are_closed_together(
 ) -> None:
     monkeypatch.setattr(loop_executor, "LOOP_CLOSE_TIMEOUT", 0.5)
     clock, blocked, free, before = ManualClock(), threading.Semaphore(0), threading.Event(), set(threading.enumerate())
-    several = executors.Executors(
-        WorkerSettings(concurrency=20), result_limit=lambda: 1000, hooks=Hooks(), worker_id="w", clock=clock
-    )
+    several = executors.Executors(20, result_limit=lambda: 1000, hooks=Hooks(), worker_id="w", clock=clock)
 
     async def block() -> None:
         blocked.release()

@@ -9,13 +9,13 @@ from qo.client import Client
 from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail, NewerFormat, Retry
+from qo.executors.run_table import LeasedRuns
+from qo.executors.start_queue import StartQueue
 from qo.model import ClaimRequest, RetryPolicy, Status, Task
 from qo.running_task import current_task
 from qo.web.remote.checks import check_claim_request
 from qo.worker import Worker, WorkerSettings
 from qo.worker.claim_plan import ClaimPlan
-from qo.worker.run_table import LeasedRuns
-from qo.worker.start_queue import StartQueue
 from tests.worker.bench import Bench
 
 QUICK = RetryPolicy(initial=0.01, max=0.02)

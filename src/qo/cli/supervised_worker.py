@@ -30,12 +30,13 @@ from qo.client import Client
 from qo.clock import boot_clock
 from qo.engines import with_options
 from qo.errors import InvalidSetting, NewerFormat, QoError
+from qo.executors.exit_guard import end_process
+from qo.executors.run_table import RunTable
 from qo.monitor import Monitor
 from qo.safe_text import clean, hide_password
 from qo.tasks import Registry
 from qo.worker import Watchdog, Worker, WorkerCancelled
-from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, WorkerHeartbeat, end_process
-from qo.worker.run_table import RunTable
+from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, WorkerHeartbeat
 from qo.worker.waits import abandon, ended
 
 log = logging.getLogger("qo.worker")

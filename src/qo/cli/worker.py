@@ -20,10 +20,10 @@ from qo.ids import new_worker_id
 from qo.log_output import LEVELS, start_logging
 from qo.model import check_name, check_type
 from qo.monitor.settings import MonitorSettings
+from qo.supervisor.supervisor import Supervisor, SupervisorSettings, changes
+from qo.supervisor.worker_process import attach_table
 from qo.worker.process_exit import CANCELLED, OUTDATED, REFUSED, follow_parent, is_supervised
 from qo.worker.settings import WorkerSettings
-from qo.worker.supervisor import Supervisor, SupervisorSettings, changes
-from qo.worker.worker_process import attach_table
 
 log = logging.getLogger("qo.worker")
 

@@ -11,12 +11,12 @@ from msgspec import Struct
 from qo.client import Client
 from qo.codec import plain_task
 from qo.errors import InvalidTask
+from qo.executors.handler_thread import call_without_loop
+from qo.executors.run import Run, RunOutcome, encode_result, outcome_of, settlement
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, call_through, working
 from qo.model import LEASE, Status, Task, renew
 from qo.running_task import ProgressReport, running, running_attempt
 from qo.tasks import Executor, Handler
-from qo.worker.handler_thread import call_without_loop
-from qo.worker.run import Run, RunOutcome, encode_result, outcome_of, settlement
 
 _MIDDLE = 0.5  # the random number of a test: back-off without jitter
 _EVENTS: dict[Status, TaskEventName] = {

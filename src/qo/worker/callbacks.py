@@ -13,11 +13,11 @@ from typing import Any
 
 from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
+from qo.executors.run import Run
 from qo.hooks import Hooks, TaskEvent, TaskEventName, WorkerContext, WorkerEvent, WorkerEventName, working
 from qo.model import FailureKind, Status, plural
 from qo.running_task import running
 from qo.transitions import Settlement, reason_of
-from qo.worker.run import Run
 
 log = logging.getLogger("qo.worker")
 CALLBACK_TIMEOUT = 10.0  # seconds after which a callback is abandoned, with its thread

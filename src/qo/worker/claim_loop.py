@@ -10,6 +10,9 @@ from msgspec.structs import replace
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.executors.executors import Executors
+from qo.executors.run import HANDED_BACK, Run, RunOutcome
+from qo.executors.run_table import LeasedRuns
 from qo.fleet_limits.admission import AT_ONCE, Admission
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task, release
@@ -17,10 +20,7 @@ from qo.tasks import Handler
 from qo.transitions import log_stopped
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
-from qo.worker.executors import Executors
 from qo.worker.lease_keeper import LeaseKeeper
-from qo.worker.run import HANDED_BACK, Run, RunOutcome
-from qo.worker.run_table import LeasedRuns
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
 from qo.worker.shutdown import DrainCheck

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from qo.clock import Clock
+from qo.executors.run import Run
+from qo.executors.run_table import LeasedRuns
+from qo.executors.start_queue import StartQueue
 from qo.ids import new_token
 from qo.model import ClaimRequest, Task
 from qo.worker.controls import ClaimScope
-from qo.worker.run import Run
-from qo.worker.run_table import LeasedRuns
 from qo.worker.settings import WorkerSettings
-from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
 HORIZON, _MAX_HORIZON = 0.1, 1.0  # seconds of work to prefetch, at least and at most

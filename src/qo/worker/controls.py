@@ -10,6 +10,8 @@ from itertools import count
 from qo import controls
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.executors.run import HANDED_BACK, Run
+from qo.executors.start_queue import StartQueue
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.fleet_limits.rules import LimitRules
 from qo.handled_types import NO_HANDLER
@@ -17,10 +19,8 @@ from qo.model import MAX_NAMES, Status
 from qo.notes import CONTROL, Controls, read_or
 from qo.rate_limits import WHOLE, RateLimits
 from qo.tasks import Handler
-from qo.worker.run import HANDED_BACK, Run
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
-from qo.worker.start_queue import StartQueue
 from qo.worker.waits import StopSignal, StoreCalls, idle_interval
 
 log = logging.getLogger("qo.worker")

@@ -7,19 +7,20 @@ from collections.abc import Awaitable, Callable
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.executors.executors import Executors
+from qo.executors.run import HANDED_BACK, Run, timed_out
+from qo.executors.run_table import LeasedRuns
 from qo.model import Change, FailureKind, Status, Task, ended_because, plural, renew
 from qo.transitions import log_stopped
 from qo.worker.callbacks import CallbackThread
 from qo.worker.claim_plan import LeaseLength
-from qo.worker.executors import Executors
-from qo.worker.run import HANDED_BACK, Run, timed_out
-from qo.worker.run_table import LeasedRuns
 from qo.worker.settler import Settler
-from qo.worker.waits import StoreCalls
+from qo.worker.waits import StoreCalls, WorkerStuck
 
 log = logging.getLogger("qo.worker")
 TICK = 0.1  # seconds; the precision of timeouts
 CANCEL_TIMEOUT = 2.0  # seconds for a cancelled handler to end before it is abandoned
+MAX_ABANDONED = 100  # threads; a worker that abandoned more must be restarted
 MAX_SLOT_WAIT = 1.5  # seconds a task may wait for a slot; then it is handed back for other workers
 _START_REPORT_DELAY = 1.0  # seconds a handler runs before its start is written to the store; most end sooner
 _MAX_RETRY_PAUSE = 1.0  # seconds until a failed renewal is retried
@@ -167,6 +168,8 @@ class LeaseKeeper:
                 self._settler.report(other, HANDED_BACK)
         elif late >= CANCEL_TIMEOUT and not self._executors.is_blocking(run):
             self._executors.abandon(run)
+            if (abandoned := self._executors.abandoned) > MAX_ABANDONED:
+                raise WorkerStuck(f"{abandoned} handlers did not stop at their timeout; restart the worker")
             self._settler.report(run, timed_out(run.time_limit, " and ignored its cancellation"))
 
 

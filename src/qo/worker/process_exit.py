@@ -1,7 +1,4 @@
-"""How a worker process ends: its exit codes, `os._exit` in handlers, and the threads that end the process.
-
-In a handler or hook `os._exit` would end the worker and all its tasks; while a worker runs, it only ends the attempt or
-the hook. Elsewhere, in a forked child and in a worker's child processes it ends the process as usual.
+"""How a worker process ends: its exit codes, and the threads that end the process.
 
 The supervisor imports this module, so it imports no worker.
 """
@@ -13,17 +10,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from qo.clock import Clock, boot_clock
-from qo.hooks import working
-from qo.running_task import running
+from qo.executors.exit_guard import end_process
 
 if TYPE_CHECKING:
-    from qo.worker.run_table import RunTable
+    from qo.executors.run_table import RunTable
     from qo.worker.worker import Worker
 
 log = logging.getLogger("qo.worker")
@@ -43,51 +36,6 @@ INTERRUPTED = 130  # a second signal
 INVALID = 2  # a target or option is wrong, so a restart would not help
 EXIT_STUCK = 6  # the worker's event loop is blocked
 EXIT_STORAGE = 5  # the store cannot be used
-
-end_process = os._exit
-
-
-class Exited(BaseException):
-    """Raised by `os._exit(code)` in a handler. A BaseException, so that `except Exception` does not catch it."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-def _confined_exit(status: int) -> NoReturn:
-    in_hook = working.get(None) is not None
-    if (in_hook or running.get(None) is not None) and os.getpid() == _workers.pid:
-        raise Exited(status)
-    end_process(status)
-
-
-class _GuardedWorkers:
-    """The number of workers that run in this process."""
-
-    def __init__(self) -> None:
-        self.number, self.pid, self.lock = 0, 0, Lock()
-
-
-_workers = _GuardedWorkers()
-
-
-@contextmanager
-def confined() -> Iterator[None]:
-    """Confine `os._exit` in handlers to their attempts."""
-    with _workers.lock:
-        _workers.number, _workers.pid = _workers.number + 1, os.getpid()
-        os._exit = _confined_exit
-    try:
-        yield
-    finally:
-        with _workers.lock:
-            _workers.number -= 1
-            if not _workers.number:
-                os._exit = end_process
-
-
-# --- threads that end the process
 
 
 def is_supervised() -> bool:

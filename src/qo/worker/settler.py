@@ -11,14 +11,14 @@ from qo.backoff import Backoff
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import ObjectTooLarge, StorageError, is_size_refusal
+from qo.executors.log_capture import log_text
+from qo.executors.run import Run, RunOutcome, settlement
+from qo.executors.run_table import LeasedRuns
 from qo.ids import random_fraction
 from qo.model import Change, Status, fail, plural
 from qo.transitions import Settlement, Transitions
 from qo.worker.callbacks import CallbackThread
-from qo.worker.log_capture import log_text
 from qo.worker.registration import Registration
-from qo.worker.run import Run, RunOutcome, settlement
-from qo.worker.run_table import LeasedRuns
 from qo.worker.waits import StoreCalls
 
 log = logging.getLogger("qo.worker")

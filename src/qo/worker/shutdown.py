@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from qo.clock import Clock, iso
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.executors.executors import Executors
+from qo.executors.run import Run
+from qo.executors.run_table import LeasedRuns
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.handled_types import find_unhandled
 from qo.model import FILLS_RESULTS, ClaimRequest, Filter, PendingKind, Status, plural, release
 from qo.pending_counts import count_pending
 from qo.worker.controls import ClaimScope
-from qo.worker.executors import Executors
 from qo.worker.registration import Registration
-from qo.worker.run import Run
-from qo.worker.run_table import LeasedRuns
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
 from qo.worker.unknown_types import UnknownTypes

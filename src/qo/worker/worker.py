@@ -9,6 +9,11 @@ import logging
 
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
+from qo.executors.executors import Executors, handlers_of
+from qo.executors.exit_guard import confined
+from qo.executors.log_capture import CAPTURE
+from qo.executors.run import Run
+from qo.executors.run_table import LeasedRuns, RunTable
 from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.limit_gate import LimitGate
 from qo.store_time import StoreTime
@@ -17,13 +22,8 @@ from qo.worker.callbacks import CallbackThread
 from qo.worker.claim_loop import ClaimLoop
 from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
-from qo.worker.executors import Executors, handlers_of
 from qo.worker.lease_keeper import CancellationWatch, LeaseKeeper
-from qo.worker.log_capture import CAPTURE
-from qo.worker.process_exit import confined
 from qo.worker.registration import DeclaredSchedules, Registration, WorkerStatus
-from qo.worker.run import Run
-from qo.worker.run_table import LeasedRuns, RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
 from qo.worker.shutdown import DrainCheck, Shutdown
@@ -50,17 +50,19 @@ class Worker:
         engine, transitions = client.engine, client.transitions
         self._registry, self._clock = registry, clock
         self._settings = settings = settings or WorkerSettings()
-        self._handlers = handlers_of(registry, settings)
+        self._handlers = handlers_of(registry, settings.types)
         self.alive_at = clock()  # updated by the worker's event loop; the watchdog checks it
 
         self._leased_runs = LeasedRuns(table)
         self._store_time = StoreTime(engine, wall_clock)
         self._registration = Registration(engine, settings, tuple(self._handlers), self._store_time)
         self._executors = Executors(
-            settings,
+            settings.concurrency,
             result_limit=lambda: client.payload_limit,
             hooks=registry.hooks,
             worker_id=self.id,
+            captures_logs=settings.capture_logs,
+            tasks_per_process=settings.tasks_per_process,
             clock=clock,
             table=table,
         )
@@ -200,7 +202,7 @@ class Worker:
 
     def refresh(self) -> None:
         """Apply changes of the registry."""
-        handlers = handlers_of(self._registry, self._settings)
+        handlers = handlers_of(self._registry, self._settings.types)
         self._handlers.clear()
         self._handlers.update(handlers)
         self._registration.set_types(tuple(handlers))

@@ -10,10 +10,10 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from qo.executors.run import Run
 from qo.hooks import Hooks, is_reachable
 from qo.model import Task, group_key
 from qo.tasks import Executor
-from qo.worker.run import Run
 
 _BEAT = struct.Struct("<dd")  # the last heartbeat, and when the worker's event loop last ran before it
 _NUMBER = struct.Struct("<I")

@@ -8,20 +8,15 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from qo import destinations
 from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import InvalidSetting
-from qo.hooks import Hooks, WorkerContext, is_reachable
-from qo.log_output import settings_of_process
-from qo.model import LOST, FailureKind, lost_its_process
-from qo.running_task import ProgressReport
-from qo.tasks import Executor, Handler
-from qo.worker import lifespan
-from qo.worker.child_process import (
+from qo.executors import lifespan
+from qo.executors.child_process import (
     CANCEL_SIGNAL,
     CHILD,
     IMPORT,
@@ -32,14 +27,16 @@ from qo.worker.child_process import (
     ChildSetup,
     LifespanReport,
     child_main,
-    in_child,
     name_of,
 )
-from qo.worker.run import UNSTARTED, Run, RunOutcome, timed_out
-from qo.worker.start_queue import StartQueue
-from qo.worker.thread_executor import ThreadExecutor
-
-__all__ = ["ProcessExecutor", "check_hooks", "check_reachable", "in_child"]
+from qo.executors.run import UNSTARTED, Run, RunOutcome, timed_out
+from qo.executors.start_queue import StartQueue
+from qo.executors.thread_executor import ThreadExecutor
+from qo.hooks import Hooks, WorkerContext, is_reachable
+from qo.log_output import settings_of_process
+from qo.model import LOST, FailureKind, lost_its_process
+from qo.running_task import ProgressReport
+from qo.tasks import Executor, Handler
 
 log = logging.getLogger("qo.worker")
 _progress = msgspec.msgpack.Decoder(ProgressReport)
@@ -247,14 +244,22 @@ def _outcome_of_death(child: _Child, run: Run) -> RunOutcome:
     return RunOutcome(error=f"{LOST}the process running the handler {how}", kind=FailureKind.LOST)
 
 
-def check_reachable(handler: Handler) -> None:
+def check_reachable(handlers: Iterable[Handler], hooks: Hooks) -> None:
+    """Raises InvalidSetting if a child process could not find one of these handlers, or a hook around them."""
+    for handler in handlers:
+        if handler.options.executor is Executor.PROCESS:
+            _check_function(handler)
+            _check_hooks(hooks)
+
+
+def _check_function(handler: Handler) -> None:
     if not is_reachable(handler.function):
         raise InvalidSetting(
             f"{handler.type!r} runs in a child process, so its function must be defined at the top level of a module"
         )
 
 
-def check_hooks(hooks: Hooks) -> None:
+def _check_hooks(hooks: Hooks) -> None:
     for function in hooks.functions():
         if not is_reachable(function):
             raise InvalidSetting(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from qo.clock import Clock, boot_clock
+from qo.executors.run import Run
+from qo.executors.run_table import RunTable
+from qo.executors.start_order import StartOrder
 from qo.model import Task
 from qo.transitions import log_started
-from qo.worker.run import Run
-from qo.worker.run_table import RunTable
-from qo.worker.start_order import StartOrder
 
 
 class Puller(Protocol):

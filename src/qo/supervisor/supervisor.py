@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
-from qo.worker.crash import send
+from qo.supervisor.crash import send
+from qo.supervisor.worker_process import WorkerProcess
 from qo.worker.process_exit import (
     BROKEN,
     CANCELLED,
@@ -33,7 +34,6 @@ from qo.worker.process_exit import (
     REFUSED,
 )
 from qo.worker.waits import first
-from qo.worker.worker_process import WorkerProcess
 
 log = logging.getLogger("qo.supervisor")
 

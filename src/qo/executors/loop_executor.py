@@ -14,13 +14,13 @@ from qo import tracing
 from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.codec import plain_task
 from qo.errors import InvalidSetting
+from qo.executors.lifespan import OpenLifespan
+from qo.executors.run import UNSTARTED, Run, RunOutcome, encode_result
+from qo.executors.start_queue import StartQueue
 from qo.hooks import Hooks, WorkerContext, call_through, is_reachable, working
 from qo.model import plural
 from qo.running_task import running, running_attempt
 from qo.tasks import Executor
-from qo.worker.lifespan import OpenLifespan
-from qo.worker.run import UNSTARTED, Run, RunOutcome, encode_result
-from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
 _CANCEL_TIMEOUT = 1.0  # seconds for cancelled handlers to end

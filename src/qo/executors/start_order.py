@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 
+from qo.executors.run import Run
 from qo.model import Task, effective_rank
-from qo.worker.run import Run
 
 
 class StartOrder:

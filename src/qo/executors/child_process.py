@@ -24,16 +24,16 @@ from qo import destinations, log_output, tracing
 from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.errors import Cancelled, QoError
+from qo.executors.handler_thread import AttemptLoop, call_without_loop
+from qo.executors.lifespan import LifespanThread
+from qo.executors.log_capture import CAPTURE
+from qo.executors.run import RunOutcome, encode_result, outcome_of
 from qo.hooks import WorkerContext, call_through, working
 from qo.log_output import LogSettings
 from qo.model import Task
 from qo.model.text import LOG_LIMIT
 from qo.running_task import ProgressReport, running, running_attempt
 from qo.tasks import STYLES, Arguments, Handler
-from qo.worker.handler_thread import AttemptLoop, call_without_loop
-from qo.worker.lifespan import LifespanThread
-from qo.worker.log_capture import CAPTURE
-from qo.worker.run import RunOutcome, encode_result, outcome_of
 
 CHILD = "qo-child"
 CANCEL_SIGNAL = signal.SIGUSR2

@@ -6,22 +6,19 @@ from collections.abc import Callable, Collection, Iterable
 
 from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import InvalidSetting
+from qo.executors import lifespan, loop_executor
+from qo.executors.lifespan import LifespanFailed
+from qo.executors.loop_executor import LoopExecutor
+from qo.executors.process_executor import ProcessExecutor, check_reachable
+from qo.executors.run import UNSTARTED, Run
+from qo.executors.run_table import RunTable
+from qo.executors.start_queue import StartQueue
+from qo.executors.thread_executor import ThreadExecutor
 from qo.hooks import Hooks, WorkerContext, is_reachable
 from qo.model import Task, lost_its_process
 from qo.tasks import Executor, Handler, Registry
-from qo.worker import lifespan, loop_executor
-from qo.worker.lifespan import LifespanFailed
-from qo.worker.loop_executor import LoopExecutor
-from qo.worker.process_executor import ProcessExecutor, check_hooks, check_reachable
-from qo.worker.run import UNSTARTED, Run
-from qo.worker.run_table import RunTable
-from qo.worker.settings import WorkerSettings
-from qo.worker.start_queue import StartQueue
-from qo.worker.thread_executor import ThreadExecutor
-from qo.worker.waits import WorkerStuck
 
 log = logging.getLogger("qo.worker")
-MAX_ABANDONED = 100  # threads; a worker that abandoned more must be restarted
 
 
 class Executors:
@@ -29,24 +26,27 @@ class Executors:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        concurrency: int,
         *,
         result_limit: Callable[[], int],  # bytes; with `http://` known after the server's first answer
         hooks: Hooks,
         worker_id: str,
+        captures_logs: bool = False,
+        tasks_per_process: int = 1000,
         clock: Clock = boot_clock,
         table: RunTable | None = None,
     ) -> None:
-        self._settings, self._limit, self._clock = settings, result_limit, clock
+        self._captures_logs, self._tasks_per_process = captures_logs, tasks_per_process
+        self._limit, self._clock = result_limit, clock
         self._hooks, self._worker_id = hooks, worker_id
         self._context = WorkerContext(worker_id)
         hooks.is_in_use = True
         if table is not None:
             table.hooks = hooks
-        self.queue = StartQueue(settings.concurrency, clock=clock, table=table)
+        self.queue = StartQueue(concurrency, clock=clock, table=table)
         self._made: dict[Executor, LoopExecutor | ThreadExecutor] = {}
         self._stalled: list[LoopExecutor] = []
-        self._abandoned = 0
+        self.abandoned = 0  # threads that were given up because their handlers do not stop
 
     async def open(self) -> None:
         """Enter the lifespan, if the app has one. Raises LifespanFailed."""
@@ -113,8 +113,8 @@ class Executors:
                     result_limit=self._limit,
                     hooks=self._hooks,
                     worker=self.worker_context,
-                    captures_logs=self._settings.capture_logs,
-                    tasks_per_process=self._settings.tasks_per_process,
+                    captures_logs=self._captures_logs,
+                    tasks_per_process=self._tasks_per_process,
                     clock=self._clock,
                 )
 
@@ -136,13 +136,11 @@ class Executors:
                 executor.cancel(run)
 
     def abandon(self, run: Run) -> None:
-        """Stop waiting for a handler that ignored its cancellation. Raises WorkerStuck after MAX_ABANDONED of them."""
+        """Stop waiting for a handler that ignored its cancellation."""
         for executor in self._all():
             if run in executor.live():
                 executor.abandon(run)
-                self._abandoned += 1
-        if self._abandoned > MAX_ABANDONED:
-            raise WorkerStuck(f"{self._abandoned} handlers did not stop at their timeout; restart the worker")
+                self.abandoned += 1
 
     def take_unstarted(self) -> list[Run]:
         """Take back the runs that have not started."""
@@ -177,7 +175,7 @@ class Executors:
                 others = [run for run in loop.live() if run is not blocker]
                 loop.abandon_loop()
                 self._stalled.remove(loop)
-                self._abandoned += 1
+                self.abandoned += 1
                 return others
         return None
 
@@ -207,18 +205,15 @@ class Executors:
         return Executor.PROCESS if suspect else run.handler.options.executor
 
 
-def handlers_of(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
-    """The handlers of a worker with these settings, by type. Raises InvalidSetting if its executors cannot run them."""
+def handlers_of(registry: Registry, types: Collection[str]) -> dict[str, Handler]:
+    """The handlers of these types, or all, by type. Raises InvalidSetting if one is missing or cannot be run."""
     handlers = {handler.type: handler for handler in registry}
-    missing = [type for type in settings.types if type not in handlers]
+    missing = [type for type in types if type not in handlers]
     if missing:
         raise InvalidSetting(f"no handler for {', '.join(missing)}; handlers exist for: {', '.join(sorted(handlers))}")
-    if settings.types:
-        handlers = {type: handlers[type] for type in settings.types}
-    for handler in handlers.values():
-        if handler.options.executor is Executor.PROCESS:
-            check_reachable(handler)
-            check_hooks(registry.hooks)
+    if types:
+        handlers = {type: handlers[type] for type in types}
+    check_reachable(handlers.values(), registry.hooks)
     return handlers
 
 

@@ -33,7 +33,7 @@ class OpenLifespan:
         self._task = asyncio.get_running_loop().create_task(self._hold())
 
     async def _hold(self) -> None:
-        # Set first: `os._exit` then raises an exception instead of ending the process (process_exit.py).
+        # Set first: `os._exit` then raises an exception instead of ending the process (exit_guard.py).
         working.set(WorkerContext(self._worker_id))
         limit = asyncio.timeout(ENTER_TIMEOUT)
         try:

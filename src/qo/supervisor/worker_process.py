@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qo.clock import Clock, boot_clock
+from qo.executors.run_table import Phase, RunEntry, RunTable
+from qo.supervisor.crash import CrashReport, suspects_of
 from qo.tasks import Executor
-from qo.worker.crash import CrashReport, suspects_of
 from qo.worker.process_exit import BROKEN, CANCELLED
-from qo.worker.run_table import Phase, RunEntry, RunTable
 
 log = logging.getLogger("qo.supervisor")
 RUNS = "QO_SUPERVISOR_RUNS"  # environment variable with the descriptor of the shared run table

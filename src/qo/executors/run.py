@@ -10,6 +10,9 @@ from msgspec import Struct
 
 from qo.codec import encode_value
 from qo.errors import EncryptedValue, Fail, InvalidTask, Retry
+from qo.executors.exit_guard import Exited
+from qo.executors.handler_thread import AttemptLoop, ThreadException
+from qo.executors.log_capture import LONG_LINE, add_line
 from qo.model import (
     ERROR_LIMIT,
     Change,
@@ -27,9 +30,6 @@ from qo.model import (
 from qo.model.task import LONGEST
 from qo.running_task import ProgressReport
 from qo.tasks import Handler
-from qo.worker.handler_thread import AttemptLoop, ThreadException
-from qo.worker.log_capture import LONG_LINE, add_line
-from qo.worker.process_exit import Exited
 
 log = logging.getLogger("qo.worker")
 

@@ -1,7 +1,7 @@
 """Settles the tasks of a worker process that died.
 
-The supervisor builds a report and starts `python -m qo.worker.crash` with the report on stdin. That process opens the
-store, so a store that does not answer cannot block the supervisor.
+The supervisor builds a report and starts `python -m qo.supervisor.crash` with the report on stdin. That process opens
+the store, so a store that does not answer cannot block the supervisor.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.engine import find_pages
 from qo.errors import StorageError
+from qo.executors.run_table import RunEntry
 from qo.ids import random_fraction
 from qo.model import (
     LOST,
@@ -33,7 +34,6 @@ from qo.model import (
     set_apart,
 )
 from qo.tasks import Executor
-from qo.worker.run_table import RunEntry
 from qo.worker.waits import bounded
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def send(report: CrashReport) -> None:
     # -P keeps files of the program from being imported.
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *safe, "-m", "qo.worker.crash", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+        sys.executable, *safe, "-m", "qo.supervisor.crash", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
     try:
         async with asyncio.timeout(report.timeout + _REPORT_MARGIN):

@@ -12,12 +12,12 @@ from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.errors import Cancelled
+from qo.executors.handler_thread import AttemptLoop, ThreadException, call_without_loop
+from qo.executors.run import UNSTARTED, Run, RunOutcome, TimedOut, describe, encode_result
+from qo.executors.start_queue import StartQueue
 from qo.hooks import Hooks, WorkerContext, call_through, working
 from qo.running_task import running, running_attempt
 from qo.tasks import Executor
-from qo.worker.handler_thread import AttemptLoop, ThreadException, call_without_loop
-from qo.worker.run import UNSTARTED, Run, RunOutcome, TimedOut, describe, encode_result
-from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
 

@@ -1,0 +1,1 @@
+"""Worker processes, how they end and what replaces them."""
