@@ -10,7 +10,7 @@ from qo.client import Client
 from qo.clock import system_clock
 from qo.encryption import Encrypted
 from qo.engines.memory import MemoryEngine
-from qo.fleet_limits.declared import declare_limits
+from qo.fleet_limits.rules import declare_limits
 from qo.model import Filter, Limit, Status
 from qo.sync import connect as connect_sync
 from qo.task_queue import TaskQueue

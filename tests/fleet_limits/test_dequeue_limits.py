@@ -11,9 +11,8 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
 from qo.fleet_limits import known_limit
-from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.limit_state import LimitState
-from qo.fleet_limits.rules import STATES, state_note
+from qo.fleet_limits.rules import STATES, declare_limits, state_note
 from qo.model import Change, ClaimRequest, Filter, Limit, NewTask, Note, Status, Task
 from qo.notes import read
 from qo.testing.samples import new

@@ -8,8 +8,7 @@ import pytest
 from qo.client import Client
 from qo.clock import boot_clock, system_clock
 from qo.engines.memory import MemoryEngine
-from qo.fleet_limits.admission import RefusedStart
-from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.limit_gate import LimitGate, RefusedStart
 from qo.fleet_limits.limit_state import LimitState, tolerance
 from qo.fleet_limits.rules import LimitRules, state_note
 from qo.model import Limit, Note, Task, complete

@@ -12,11 +12,10 @@ from qo import notes
 from qo.client import Client
 from qo.controls import MAX_FLEET_LIMITS
 from qo.errors import InvalidTask
-from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.known_limit import repair_limits
 from qo.fleet_limits.limit_state import Holder, LimitState
 from qo.fleet_limits.limit_status import MAX_GROUPS, limit_statuses
-from qo.fleet_limits.rules import state_note
+from qo.fleet_limits.rules import declare_limits, state_note
 from qo.model import ANY, Limit, Status
 from qo.testing.samples import task_id
 from tests.conditions import until

@@ -8,23 +8,56 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.fleet_limits.admission import AT_ONCE, Admission, RefusedStart
 from qo.fleet_limits.claim_limits import ClaimLimits
 from qo.fleet_limits.fair_turns import FairTurns
 from qo.fleet_limits.known_limit import KnownLimit, StoreTimings
-from qo.fleet_limits.limit_state import next_start, spacing
+from qo.fleet_limits.limit_state import next_start, spacing, tolerance
 from qo.fleet_limits.rules import LimitRules, TaskRule
 from qo.ids import random_fraction
-from qo.model import ClaimRequest, Task
+from qo.model import Change, ClaimRequest, Limit, Task, release
 
 log = logging.getLogger("qo.limits")
 
 _RELEASE_DELAY = 0.02  # seconds; the next claim usually reuses the freed slots
 _RETRY_INTERVAL = 0.5  # seconds until a failed write of ended attempts is repeated
 _REFUSED_DELAY = 1.0  # seconds until a refused task is due again if claims cannot exclude it
+
+
+class Admission(Struct, frozen=True, kw_only=True):
+    """A task that may start, between two instants of the store's clock."""
+
+    start_at: float = float("-inf")
+    start_by: float = float("inf")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a rate limit determines the start time."""
+        return self.start_by < float("inf")
+
+    def within(self, limit: Limit, start: float | None) -> "Admission | None":
+        """The admission under one more limit, which allows `start`; None if the two limits leave no common time."""
+        if start is None or not limit.rate:
+            return None if start is None else self
+        start_at, start_by = max(self.start_at, start), min(self.start_by, start + tolerance(limit))
+        return Admission(start_at=start_at, start_by=start_by) if start_at <= start_by else None
+
+
+AT_ONCE = Admission()
+
+
+class RefusedStart(Struct, frozen=True, kw_only=True):
+    """How a claimed task that may not start is released."""
+
+    delay: float | None = None  # seconds until it is due again; None: it keeps its place
+    group: str | None = None  # the group of a task that was submitted without it
+
+    def release(self, task: Task) -> Change:
+        return release(task, self.delay, group=self.group)
 
 
 class LimitGate:

@@ -15,7 +15,6 @@ from qo import notes
 from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import DamagedNote
-from qo.fleet_limits.declared import read_declared
 from qo.fleet_limits.limit_state import LimitState, next_start
 from qo.fleet_limits.rules import (
     KEY,
@@ -25,6 +24,7 @@ from qo.fleet_limits.rules import (
     TYPE,
     DeclaredLimits,
     LimitRules,
+    read_declared,
     state_note,
     type_of_scope,
 )

@@ -10,9 +10,8 @@ from qo import notes
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import Conflict, StorageError
-from qo.fleet_limits.declared import read_declared
 from qo.fleet_limits.limit_gate import LimitGate
-from qo.fleet_limits.rules import LimitRules
+from qo.fleet_limits.rules import LimitRules, read_declared
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task, plural, release
 from qo.notes import CONTROL, Controls
 from qo.store_time import StoreTime

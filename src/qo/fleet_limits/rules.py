@@ -1,7 +1,7 @@
-"""Determines which limits apply to a task. Limits set in the store replace those declared in code.
+"""Determines which limits apply to a task, and stores those that code declares.
 
-A limit for one value of an argument replaces the numbers of a limit by key. If the limit of the type has no key, both
-apply.
+Limits set in the store replace those declared in code. A limit for one value of an argument replaces the numbers of a
+limit by key. If the limit of the type has no key, both apply.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qo import notes
+from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.fleet_limits.limit_state import spacing
 from qo.model import (
@@ -33,6 +35,7 @@ RATE = "rate:"  # prefix of the scopes of slow rates by key: `rate:<part>:<type>
 _MIN_SLOW_SPACING = 1.0  # seconds between two starts of a group; a rate with at least this spacing is slow
 _PARTS = 64  # notes per type for slow rates, whose groups stay in the state for the length of the spacing
 NO_GROUP = ""  # the tasks of a limit without a key
+_MAX_DECLARED = 5000  # types; more are not registered
 
 
 class DeclaredLimits(Struct, frozen=True, kw_only=True):
@@ -198,3 +201,31 @@ def check_scope(scope: str) -> str:
 def state_note(scope: str) -> str:
     """The name of the note with the state of a limit."""
     return STATES + sha256(scope.encode()).hexdigest()[:32]
+
+
+# --- what code declares
+
+
+async def declare_limits(engine: Engine, types: Mapping[str, Limit | None], fair: Mapping[str, str | None]) -> None:
+    """Store what the code of this worker declares about its types, including that a type no longer has a limit.
+
+    Raises StorageError.
+    """
+    if not any(types.values()) and not any(fair.values()) and await engine.read_note(DECLARED) is None:
+        return
+
+    def declared(before: DeclaredLimits) -> DeclaredLimits:
+        kept = {type: limit for type, limit in before.types.items() if type not in types}
+        kept_fair = {type: key for type, key in before.fair.items() if type not in fair}
+        new = {type: limit for type, limit in types.items() if limit is not None}
+        new_fair = {type: key for type, key in fair.items() if key is not None}
+        if len(kept) + len(new) > _MAX_DECLARED:
+            kept = {}
+        return replace(before, types=kept | new, fair=kept_fair | new_fair)
+
+    await notes.change(engine, DECLARED, DeclaredLimits, declared)
+
+
+async def read_declared(engine: Engine) -> DeclaredLimits:
+    """What all workers have declared, so that servers, monitors and users can see it. Raises StorageError."""
+    return await notes.read_or(engine, DECLARED, DeclaredLimits, DeclaredLimits())

@@ -13,8 +13,7 @@ from qo.errors import StorageError
 from qo.executors.executors import Executors
 from qo.executors.run import HANDED_BACK, Run, RunOutcome
 from qo.executors.run_table import LeasedRuns
-from qo.fleet_limits.admission import AT_ONCE, Admission
-from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.limit_gate import AT_ONCE, Admission, LimitGate
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task, release
 from qo.tasks import Handler
 from qo.transitions import log_stopped

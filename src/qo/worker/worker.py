@@ -14,8 +14,8 @@ from qo.executors.exit_guard import confined
 from qo.executors.log_capture import CAPTURE
 from qo.executors.run import Run
 from qo.executors.run_table import LeasedRuns, RunTable
-from qo.fleet_limits.declared import declare_limits
 from qo.fleet_limits.limit_gate import LimitGate
+from qo.fleet_limits.rules import declare_limits
 from qo.store_time import StoreTime
 from qo.tasks import Registry
 from qo.worker.callbacks import CallbackThread

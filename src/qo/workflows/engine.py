@@ -43,9 +43,16 @@ from qo.model import (
 )
 from qo.workflows.graph_note import GRAPHS, extend_graph
 from qo.workflows.open_markers import drop_markers, mark_open, replay_marker
-from qo.workflows.parent_results import LaterClaim, ParentReader, Parents, ParentsOrReason, address_of
+from qo.workflows.parent_results import (
+    LaterClaim,
+    ParentReader,
+    ParentRunsError,
+    Parents,
+    ParentsOrReason,
+    address_of,
+    with_results,
+)
 from qo.workflows.preparation import is_replay, permitted, prepare_replay
-from qo.workflows.result_arguments import ParentRunsError, with_results
 from qo.workflows.tracker import WorkflowTracker, state_of_change
 
 log = logging.getLogger("qo.workflows")

@@ -32,8 +32,7 @@ from qo.model import (
 )
 from qo.workflows.graph_note import extend_graph
 from qo.workflows.open_markers import drop_markers
-from qo.workflows.tracked_workflow import TrackedWorkflow
-from qo.workflows.workflow_cache import PAGE_SIZES, WorkflowCache, page_sizes
+from qo.workflows.workflow_cache import PAGE_SIZES, TrackedWorkflow, WorkflowCache, page_sizes
 
 log = logging.getLogger("qo.workflows")
 _APPLY_SIZE = 500  # changes in one request
