@@ -23,12 +23,11 @@ from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
 from qo.encryption import Encrypted, check_codec
 from qo.errors import InvalidSetting
-from qo.handler_functions import function_name
 from qo.hooks import HookDecorators, Hooks
 from qo.model import Filter, Limit, NewTask, RetryPolicy, Task, Unique
 from qo.sync import SyncTaskHandle
 from qo.sync_schedules import SyncSchedules
-from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
+from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, function_name, make_handler, make_options
 from qo.workflow import Signature, Workflow
 from qo.workflow_run import WorkflowRun
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from qo import destinations
 from qo.app import App, background_of
+from qo.arguments import PayloadArguments, decode_payload
 from qo.client import Client, Settings, describe
 from qo.codec import encode_value
 from qo.encryption import Encrypted
@@ -27,7 +28,7 @@ from qo.hooks import HookDecorators, Hooks
 from qo.in_process_worker import InProcessWorker
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.notes import Controls
-from qo.tasks import Handler, HandlerOptions, PayloadArguments, Registry, decode_payload, make_options
+from qo.tasks import Handler, HandlerOptions, Registry, make_options
 from qo.worker import WorkerSettings
 
 T = TypeVar("T")

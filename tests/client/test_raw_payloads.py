@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import qo
+from qo.arguments import SignatureArguments
 from qo.client import Client
 from qo.codec import RawBytes, encode_value, plain_task, to_json
 from qo.sync import connect as connect_sync
-from qo.tasks import SignatureArguments
 
 RAW = [b"raw", b"", b"\x00raw", b'{"a":1}', b"\x01qo\x01@", b"\xff" * 300_000]
 

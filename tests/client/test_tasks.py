@@ -8,18 +8,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
+from qo.arguments import STYLES, PayloadArguments, SignatureArguments
 from qo.codec import encode_value
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import check_name
 from qo.running_task import current_task, running
-from qo.tasks import (
-    STYLES,
-    PayloadArguments,
-    Registry,
-    SignatureArguments,
-    make_handler,
-    make_options,
-)
+from qo.tasks import Registry, make_handler, make_options
 from tests.model import samples
 
 

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from qo.arguments import PayloadArguments
 from qo.client import Client
 from qo.clock import Clock, boot_clock
 from qo.model import FINISHED, Status, Task
-from qo.tasks import PayloadArguments, Registry, make_handler, make_options
+from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from qo.worker.controls import ClaimScope
 from tests.conditions import TIMEOUT, until

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from qo import destinations, log_output, tracing
+from qo.arguments import STYLES, Arguments
 from qo.clock import Clock, boot_clock
 from qo.codec import plain_task
 from qo.errors import Cancelled, QoError
@@ -33,7 +34,7 @@ from qo.log_output import LogSettings
 from qo.model import Task
 from qo.model.text import LOG_LIMIT
 from qo.running_task import ProgressReport, running, running_attempt
-from qo.tasks import STYLES, Arguments, Handler
+from qo.tasks import Handler
 
 CHILD = "qo-child"
 CANCEL_SIGNAL = signal.SIGUSR2
