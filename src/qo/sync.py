@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 from qo.background import BackgroundClient
 from qo.client import Client, Priority, QueueState, Seconds, Settings, TaskHandle, TaskOptions
 from qo.client import connect as connect_client
-from qo.client.client import PAGE_SIZE
+from qo.client.changes_by_id import PAGE_SIZE
 from qo.client.handles import DEQUEUE_LEASE
 from qo.codec import decode_value, encode_value
 from qo.controls import ControlsClient

@@ -8,7 +8,7 @@ import pytest
 
 import qo
 from qo.client import connect
-from qo.client.client import PAGE_SIZE
+from qo.client.changes_by_id import PAGE_SIZE
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import StorageError
 from qo.model import Change, WorkflowGraph

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from qo.client import Client
-from qo.client.client import PAGE_SIZE
+from qo.client.changes_by_id import PAGE_SIZE
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
 from qo.model import Filter, Status, archive, cancel, cursor, replay
 from qo.testing import ManualClock

@@ -12,7 +12,7 @@ from qo import wire
 from qo.audit import PREFIX, AuditTrail, read_audit
 from qo.audit.archive import VERIFIED
 from qo.client import Client
-from qo.client.client import PAGE_SIZE
+from qo.client.changes_by_id import PAGE_SIZE
 from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines.http import HttpEngine

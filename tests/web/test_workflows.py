@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from qo.client import Client
-from qo.client.client import PAGE_SIZE
+from qo.client.changes_by_id import PAGE_SIZE
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
 from qo.model import Change, WorkflowGraph, complete, fail

@@ -9,13 +9,13 @@ async with qo.connect("sqlite:///qo.db") as client:
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, Unpack
 
 from qo import notes, tracing
 from qo.backoff import Backoff
+from qo.client.changes_by_id import PAGE_SIZE, CancelReport, ChangesById, not_found
 from qo.client.describe import (
     Priority,
     Seconds,
@@ -31,36 +31,30 @@ from qo.client.describe import (
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.leases import TaskLeases
 from qo.client.schedules import SchedulesClient
-from qo.client.submission import LiveTypes, check_refused, check_repeat, resolve_duplicate
+from qo.client.submission import LiveTypes, check_repeats, distinct_tasks, resolve_duplicate
 from qo.client.workflows import WorkflowsClient
 from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task
 from qo.controls import ControlsClient
 from qo.damage import decode_damage, note_name
 from qo.encryption import Encrypted, check_codec
-from qo.engine import Engine, find_pages, get_in_steps
+from qo.engine import Engine
 from qo.engines import open_engine, open_storage
 from qo.errors import (
-    DamagedTask,
     InvalidTask,
     ResultTimeout,
-    StorageError,
     TaskFailed,
-    TaskNotFound,
-    WrongStatus,
 )
 from qo.explanation import Explanation, explain_task
 from qo.group_commit import GroupCommit
 from qo.ids import new_token, random_fraction
 from qo.model import (
     FINISHED,
-    STATUSES,
     Added,
     Change,
     ClaimRequest,
     Event,
     Filter,
-    Guard,
     NewTask,
     Status,
     Task,
@@ -97,7 +91,6 @@ from qo.transitions import Transitions
 from qo.workflows import WorkflowEngine
 
 log = logging.getLogger("qo.client")
-PAGE_SIZE = 500  # tasks in one request that reads or changes many
 MAX_SUBMIT_SIZE = 1000  # tasks in one request that submits many
 _MIN_RESULT_POLL, _MAX_RESULT_POLL = 0.005, 0.25  # seconds between two reads while waiting for a result
 
@@ -108,17 +101,6 @@ Intervals: TypeAlias = list[Interval]
 Workers: TypeAlias = list[notes.WorkerNote]
 Handles: TypeAlias = list[TaskHandle]
 Answers: TypeAlias = list[bool]
-Ids: TypeAlias = list[str]
-
-
-def _verb(change: Change) -> str:
-    if change.to is not Status.PENDING:
-        return "cancel" if change.to is Status.CANCELLED else "archive"
-    if change.priority is not None:
-        return "set priority"
-    if change.run_at is not None:
-        return "reschedule"
-    return "run now" if change.guard is Guard.NOT_DUE else "replay"
 
 
 class Client:
@@ -137,6 +119,7 @@ class Client:
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add, is_repeatable=True)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
         self._leases = TaskLeases(self, self._applying, clock)
+        self._changes = ChangesById(self, self._applying)
         self.schedules = SchedulesClient(self, clock)
         self.workflows = WorkflowsClient(self)
 
@@ -229,14 +212,7 @@ class Client:
         Raises KeyReused if some keys belong to tasks with other payloads. The other tasks are stored.
         """
         check_payloads(tasks, self.payload_limit)
-        first: dict[str, NewTask] = {}
-        for task in tasks:
-            if task.idempotency_key is not None and task.id in first:
-                check_refused(task, task.id)
-                if task.on_duplicate is None:
-                    check_repeat(task, first[task.id])
-            if task.id not in first or task.on_duplicate == "replace":
-                first[task.id] = task
+        first = distinct_tasks(tasks)
         await self.live_types.check(tasks)
         answers: list[Added] = []
         with tracing.submitting([*first.values()]) as span:
@@ -250,17 +226,9 @@ class Client:
             if task.on_duplicate is not None:
                 last[task.id] = await resolve_duplicate(self.engine, task, last[task.id])
         keyed = [task for task in repeated if task.on_duplicate is None]
-        await self._check_repeats(keyed, [last[new.id].id for new in keyed])
+        await check_repeats(self.engine, keyed, [last[new.id].id for new in keyed])
         fresh = {task_id: added.new for task_id, added in last.items()}
         return [TaskHandle(last[task.id].id, fresh.pop(task.id, False), self) for task in tasks]
-
-    async def _check_repeats(self, repeated: Sequence[NewTask], ids: Sequence[str]) -> None:
-        """Raise KeyReused for the first mismatch. Only a few of the stored payloads are in memory at a time."""
-        news = iter(repeated)
-        async for some in get_in_steps(self.engine, ids):
-            for existing, new in zip(some, news, strict=False):
-                if existing is not None:
-                    check_repeat(new, existing)
 
     def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
         """A validated task, ready to submit. Options: see `TaskOptions`."""
@@ -313,7 +281,7 @@ class Client:
         """Why a task is waiting. Raises TaskNotFound."""
         task = await self.get(task_id)
         if task is None:
-            raise _not_found(task_id)
+            raise not_found(task_id)
         return await explain_task(self.engine, task, await self.engine.now())
 
     async def pending(self) -> PendingCounts:
@@ -364,7 +332,7 @@ class Client:
         while True:
             task = await self.get(task_id)
             if task is None:
-                raise _not_found(task_id)
+                raise not_found(task_id)
             if task.status in FINISHED:
                 return task
             pause = backoff.next()
@@ -448,22 +416,22 @@ class Client:
 
     async def cancel(self, task_id: str) -> None:
         """Cancel a pending or running task. Raises WrongStatus if it has finished, TaskNotFound if there is none."""
-        await self._change(cancel(check_id(task_id)))
+        await self._changes.change(cancel(check_id(task_id)))
 
     async def replay(self, task_id: str, *, completed: bool = False) -> None:
         """Run a failed, cancelled or archived task again, with `completed` also one that completed."""
-        await self._change((replay_finished if completed else replay)(check_id(task_id)))
+        await self._changes.change((replay_finished if completed else replay)(check_id(task_id)))
 
     async def run_now(self, task_id: str) -> None:
         """Make a scheduled or retrying task due now.
 
         Raises WrongStatus for other tasks. A task that is already due keeps its place; `set_priority` moves it.
         """
-        await self._change(run_now(check_id(task_id)))
+        await self._changes.change(run_now(check_id(task_id)))
 
     async def reschedule(self, task_id: str, run_at: datetime | float) -> None:
         """Change when a pending task becomes due. A time in the past means now."""
-        await self._change(self.reschedule_change(run_at)(check_id(task_id)))
+        await self._changes.change(self.reschedule_change(run_at)(check_id(task_id)))
 
     def reschedule_change(self, run_at: datetime | float) -> Callable[[str], Change]:
         """For `change_all`: as `reschedule`."""
@@ -472,7 +440,7 @@ class Client:
 
     async def set_priority(self, task_id: str, priority: Priority) -> None:
         """Move a pending task to another priority. It ranks as if it had been submitted with it."""
-        await self._change(self.priority_change(priority)(check_id(task_id)))
+        await self._changes.change(self.priority_change(priority)(check_id(task_id)))
 
     def priority_change(self, priority: Priority) -> Callable[[str], Change]:
         """For `change_all`: as `set_priority`."""
@@ -485,40 +453,25 @@ class Client:
 
         Raises WrongStatus if it has not finished.
         """
-        await self._change(archive(check_id(task_id)))
+        await self._changes.change(archive(check_id(task_id)))
 
     async def delete(self, task_id: str, *, cancel: bool = False) -> None:
         """Delete a finished or damaged task. With `cancel`, a pending task is cancelled first."""
         if cancel:
             await self.apply([withdraw(check_id(task_id))])
-        (deleted,) = await self.engine.delete([check_id(task_id)])
-        if not deleted:
-            try:
-                refusal = await self._refusal(task_id, "delete", FINISHED)
-            except DamagedTask:  # the read above found the damage
-                (deleted,) = await self.engine.delete([task_id])
-                if not deleted:
-                    raise
-            else:
-                raise refusal
+        await self._changes.delete(check_id(task_id))
 
     async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
         """Change all matching tasks with a function of `qo.model` such as `cancel`, `replay` or `run_now`.
 
         Returns the number of changed tasks.
         """
-        ids = await self._ids(where)
+        ids = await self._changes.ids(where)
         return sum(await self.apply([how(task_id) for task_id in ids]))
 
     async def apply(self, changes: Sequence[Change], *, page_size: int = PAGE_SIZE) -> Answers:
         """Change many tasks by their ids; returns for each whether it was changed."""
-        answers: Answers = []
-        for start in range(0, len(changes), page_size):
-            some = changes[start : start + page_size]
-            landed = await self.engine.apply(some)
-            await self._report([change for change, done in zip(some, landed, strict=True) if done])
-            answers += landed
-        return answers
+        return await self._changes.apply(changes, page_size)
 
     async def delete_all(
         self, where: Filter, *, cancel: bool = False, progress: Callable[[int], None] | None = None
@@ -527,74 +480,7 @@ class Client:
 
         `progress` is called with the number of tasks in each batch.
         """
-        ids = await self._ids(where)
-        deleted = 0
-        for start in range(0, len(ids), PAGE_SIZE):
-            if cancel:
-                await self.apply([withdraw(task_id) for task_id in ids[start : start + PAGE_SIZE]])
-            number = sum(await self.engine.delete(ids[start : start + PAGE_SIZE]))
-            deleted += number
-            if progress is not None:
-                progress(number)
-        return deleted
-
-    async def _ids(self, where: Filter) -> Ids:
-        """The ids of all matching tasks. Values are not read, because they may be large."""
-        pages = find_pages(self.engine, where, page_size=PAGE_SIZE)
-        return [task.id async for page in pages for task in page]
-
-    async def _change(self, change: Change) -> None:
-        if not await self._applying.commit(change):
-            raise await self._refusal(change.id, _verb(change), STATUSES[change.guard])
-        await self._report([change])
-
-    async def _refusal(self, task_id: str, verb: str, allowed: Iterable[Status]) -> TaskNotFound | WrongStatus:
-        task = await self.get(task_id)
-        if task is None:
-            return _not_found(task_id)
-        if task.status in allowed and verb == "reschedule":
-            return WrongStatus(
-                f"task {task_id} is waiting for other tasks of its workflow and cannot be rescheduled; "
-                "`run now` runs it without them",
-                task_id=task_id,
-            )
-        if task.status in allowed:  # only `run_now` requires more than a status
-            return WrongStatus(
-                f"task {task_id} is already due; `qo explain` shows what it is waiting for", task_id=task_id
-            )
-        names = ", ".join(sorted(allowed))
-        refusal = f"task {task_id} is {task.status}; {verb} requires one of: {names}"
-        return WrongStatus(refusal, task_id=task_id)
-
-    async def _report(self, changes: Sequence[Change]) -> None:
-        """Log and count tasks that were changed by their ids."""
-        cancelled = [change.id for change in changes if change.to is Status.CANCELLED]
-        replayed = [change.id for change in changes if _verb(change) == "replay" and self.transitions.logs_queued]
-        if not cancelled and not replayed:
-            return
-        if cancelled:
-            await CancelReport(self.engine, self.transitions)(cancelled)
-        with suppress(StorageError):  # the changes are written; only their log lines are missing
-            for start in range(0, len(replayed), PAGE_SIZE):
-                self.transitions.replayed(await self._existing(replayed[start : start + PAGE_SIZE]))
-
-    async def _existing(self, ids: Sequence[str]) -> Tasks:
-        return [task for task in await self.engine.get_without_values(ids) if task is not None]
-
-
-class CancelReport:
-    """Logs and counts cancelled tasks by their ids.
-
-    It keeps no reference to a client, so that an unused client can be garbage-collected.
-    """
-
-    def __init__(self, engine: Engine, transitions: Transitions) -> None:
-        self._engine, self._transitions = engine, transitions
-
-    async def __call__(self, ids: Sequence[str]) -> None:
-        with suppress(StorageError):  # the changes are written; only their log lines and counts are missing
-            tasks = await self._engine.get_without_values(ids)
-            self._transitions.cancelled(task for task in tasks if task is not None)
+        return await self._changes.delete_all(where, cancel=cancel, progress=progress)
 
 
 def connect(
@@ -624,7 +510,3 @@ def _positive(field: str, duration: Seconds) -> float:
 def _not_negative(field: str, duration: Seconds) -> float:
     check_number(field, value := seconds(duration))
     return value
-
-
-def _not_found(task_id: str) -> TaskNotFound:
-    return TaskNotFound(f"there is no task {task_id}", task_id=task_id)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from qo.clock import boot_clock
 from qo.codec import same_value
-from qo.engine import Engine
+from qo.engine import Engine, get_in_steps
 from qo.errors import DuplicateTask, InvalidTask, KeyReused
 from qo.ids import new_id
 from qo.model import UNFINISHED, Added, NewTask, Status, Task, amend, plural
@@ -147,6 +147,31 @@ def check_repeat(new: NewTask, existing: Task | NewTask) -> None:
             " which has another payload; choose another key, or submit the same payload",
             task_id=existing.id,
         )
+
+
+async def check_repeats(engine: Engine, repeated: Sequence[NewTask], ids: Sequence[str]) -> None:
+    """Raise KeyReused for the first mismatch. Only a few of the stored payloads are in memory at a time."""
+    news = iter(repeated)
+    async for some in get_in_steps(engine, ids):
+        for existing, new in zip(some, news, strict=False):
+            if existing is not None:
+                check_repeat(new, existing)
+
+
+def distinct_tasks(tasks: Sequence[NewTask]) -> dict[str, NewTask]:
+    """By id: of tasks with the same id the first one, or the last one that replaces it.
+
+    Raises KeyReused, or DuplicateTask, if a task may not repeat the one before it.
+    """
+    first: dict[str, NewTask] = {}
+    for task in tasks:
+        if task.idempotency_key is not None and task.id in first:
+            check_refused(task, task.id)
+            if task.on_duplicate is None:
+                check_repeat(task, first[task.id])
+        if task.id not in first or task.on_duplicate == "replace":
+            first[task.id] = task
+    return first
 
 
 async def _replace(engine: Engine, new: NewTask, added: Added) -> Added:
