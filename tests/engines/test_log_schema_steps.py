@@ -26,7 +26,8 @@ from qo.sqlite_tables.header import LOG_ADDITIVE, VERSION
 from qo.sqlite_tables.patchsets import ChangeRecorder, apply_patchset
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.rows import BadRow
-from qo.sqlite_tables.segments import ids_of, new_tables, open_segment
+from qo.sqlite_tables.segment_drafts import new_tables, open_segment
+from qo.sqlite_tables.segments import ids_of
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing.samples import claim_request, new, task_id
 from tests.engines.log_replicas import add, found, open_replica, record_of, replica, rows, temp, write

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from qo.engines.replicated_log.replica import Replica
 from qo.model import Change, Status, cancel, complete, fail, replay_finished, reschedule, set_priority
-from qo.sqlite_tables.segments import SegmentDraft, deep_tasks, old_tasks, segment_problem
+from qo.sqlite_tables.segment_drafts import deep_tasks, old_tasks, segment_problem
+from qo.sqlite_tables.segments import SegmentDraft
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing.samples import claim_request, new, task_id
 from tests.engines.log_replicas import open_replica, replica, temp, write

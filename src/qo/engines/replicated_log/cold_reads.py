@@ -12,7 +12,8 @@ from qo.model import Event, Filter, Position, Task
 from qo.sqlite_tables.patchsets import PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.rows import DamageFound
-from qo.sqlite_tables.segments import ColdSegment, open_segment
+from qo.sqlite_tables.segment_drafts import open_segment
+from qo.sqlite_tables.segments import ColdSegment
 from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")

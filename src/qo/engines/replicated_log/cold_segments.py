@@ -26,16 +26,8 @@ from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
 from qo.errors import ObjectTooLarge
 from qo.sqlite_tables.patchsets import PatchsetRefused
-from qo.sqlite_tables.segments import (
-    ColdSegment,
-    LoadedSegment,
-    SegmentDraft,
-    deep_tasks,
-    divided,
-    fixed,
-    ids_of,
-    old_tasks,
-)
+from qo.sqlite_tables.segment_drafts import deep_tasks, divided, fixed, old_tasks
+from qo.sqlite_tables.segments import ColdSegment, LoadedSegment, SegmentDraft, ids_of
 from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")

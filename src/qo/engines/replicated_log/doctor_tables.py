@@ -13,7 +13,8 @@ from qo.model import plural
 from qo.reports import Finding
 from qo.sqlite_tables.patchsets import RECORDED, PatchsetRefused
 from qo.sqlite_tables.rows import DamageFound
-from qo.sqlite_tables.segments import ColdSegment, segment_problem
+from qo.sqlite_tables.segment_drafts import segment_problem
+from qo.sqlite_tables.segments import ColdSegment
 from qo.sqlite_tables.statements import SQL
 
 

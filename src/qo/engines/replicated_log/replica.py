@@ -30,7 +30,8 @@ from qo.sqlite_tables.migrations import add_missing_indexes
 from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.rows import encode_list
-from qo.sqlite_tables.segments import SegmentDraft, draft_segment
+from qo.sqlite_tables.segment_drafts import draft_segment
+from qo.sqlite_tables.segments import SegmentDraft
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.transaction import ReadyLanes
 from qo.sqlite_tables.writer import Writer, WriterCall
