@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 # By the first pattern that fits the path. They start in this order, the longest first. Two processes with browsers are
 # ready before one process with all pages would be.
 GROUPS = {
-    "zero server pages": r"dashboard/test_zero_server_(acts|lost_answers|page|hostile)",
+    "zero server pages": r"dashboard/test_zero_server_(actions|lost_answers|page|hostile)",
     "zero server": r"dashboard/test_(zero_server|bucket_roles|graph_layout)",
     "dashboard views": r"dashboard/test_(states|injections|tokens)",
     "dashboard": r"dashboard/test_(?!login)",

@@ -13,12 +13,15 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.dashboard.chromium import chromium, modules, tab
-from tests.dashboard.place import TIMEOUT, Place, place
+from tests.dashboard.place import TIMEOUT, Place
+from tests.dashboard.place import place as serving_place
 from tests.dashboard.seen import Seen
+from tests.dashboard.zero_queue import client, place, source
 from tests.dashboard.zero_store import _keys, store
 from tests.servers.browser import browser as real_browser
 
-__all__ = ["_keys", "chromium", "modules", "store", "tab"]  # of the tests without a server, started once
+# Of the tests without a server; the servers and the browser are started once.
+__all__ = ["_keys", "chromium", "client", "modules", "place", "source", "store", "tab"]
 HERE = Path(__file__).parent
 _ASYNCHRONOUS = re.compile("test_(zero_server|bucket_roles)")
 
@@ -66,7 +69,8 @@ def browser() -> Browser:
 @pytest.fixture(scope="session")
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """With a worker that has handlers for everything in `handlers`."""
-    with place(tmp_path_factory.mktemp("dashboard"), "--title", "the test queue") as made, made.worker("worker-a"):
+    folder = tmp_path_factory.mktemp("dashboard")
+    with serving_place(folder, "--title", "the test queue") as made, made.worker("worker-a"):
         yield made
 
 
@@ -92,5 +96,5 @@ def seen(page: Page, queue: Place) -> Seen:
 @pytest.fixture
 def empty_queue(tmp_path: Path) -> Iterator[Place]:
     """Without tasks and workers."""
-    with place(tmp_path) as made:
+    with serving_place(tmp_path) as made:
         yield made

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import product
 from typing import Any
@@ -25,23 +24,11 @@ from tests.dashboard.zero_queue import Source, fill, opened, task_in
 from tests.dashboard.zero_store import READER, Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
-LAYOUTS = ["tasks", "one"]
 ACTIONS = ("cancel", "replay", "archive", "delete")
 EXPECTED = {
     (action, status): outcome(next(step for step in STEPS if step.name == action), status)
     for action, status in product(ACTIONS, Status)
 }
-
-
-@pytest_asyncio.fixture(loop_scope="session", params=LAYOUTS)
-async def place(request: pytest.FixtureRequest, store: Store) -> Place:
-    return store.place(layout=request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as client:
-        yield client
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,9 +1,6 @@
 """Connections that break while a page writes: what it says happened is what happened."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 from playwright.async_api import Route
 
 from qo.client import Client
@@ -15,17 +12,6 @@ from tests.dashboard.zero_store import Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 ACT = "return source.act(argument[0], {ids: [argument[1]]});"
-
-
-@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
-async def place(request: pytest.FixtureRequest, store: Store) -> Place:
-    return store.place(layout=request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as client:
-        yield client
 
 
 class Line:

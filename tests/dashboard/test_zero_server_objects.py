@@ -4,13 +4,12 @@ import asyncio
 import http.server
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from click.testing import CliRunner
 
 from qo.cli import main
@@ -19,37 +18,11 @@ from qo.clock import system_clock
 from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, Status, cancel, complete
 from tests.dashboard.chromium import FILES, Tab
-from tests.dashboard.zero_queue import Source, fill, opened, task_in
+from tests.dashboard.zero_queue import EVERYTHING, Source, fill, opened, task_in
 from tests.dashboard.zero_store import Place, Store
 from tests.servers.process import s3_client
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
-EVERYTHING = """
-  const [filter, found] = [argument, []];
-  let cursor = null;
-  do {
-    const page = await source.tasks({...filter, cursor});
-    found.push(...page.tasks);
-    cursor = page.cursor;
-  } while (cursor);
-  return found;
-"""
-
-
-@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
-async def place(request: pytest.FixtureRequest, store: Store) -> Place:
-    return store.place(layout=request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as client:
-        yield client
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def source(tab: Tab, place: Place) -> Source:
-    return await Source.on(tab.page, place, place.link())
 
 
 async def test_every_version_of_a_task_can_be_looked_at_without_its_lease(store: Store, tab: Tab) -> None:

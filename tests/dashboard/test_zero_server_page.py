@@ -1,16 +1,14 @@
 """The page itself, opened by a link from the bucket, with nothing of qo running: looked at and clicked."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from qo.client import Client
 from qo.model import ANY, Status
 from tests.dashboard.chromium import Tab
-from tests.dashboard.zero_queue import fill, opened, task_in
+from tests.dashboard.zero_queue import fill, task_in
 from tests.dashboard.zero_store import READER, Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
@@ -33,12 +31,6 @@ def layout() -> str:
 @pytest.fixture
 def place(layout: str, store: Store) -> Place:
     return store.place("versioned", layout)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as client:
-        yield client
 
 
 async def open_page(tab: Tab, link: str) -> Page:

@@ -3,12 +3,10 @@
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from qo.cli.rich_output import by_type
 from qo.client import Client
@@ -22,7 +20,7 @@ from qo.schedules.document import document_of
 from qo.stats.archive import note_name
 from qo.web.stats.throughput import RecentStats
 from tests.dashboard.chromium import Tab
-from tests.dashboard.zero_queue import Source, fill, opened, task_in
+from tests.dashboard.zero_queue import EVERYTHING, Source, fill, opened, task_in
 from tests.dashboard.zero_store import Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
@@ -30,32 +28,6 @@ MANY = int(
     os.environ.get("QO_ZERO_TASKS", "430")
 )  # more than one view reads; from 1,001 on, more than one listing tells
 READ_AT_MOST = 400
-EVERYTHING = """
-  const [filter, found] = [argument, []];
-  let cursor = null;
-  do {
-    const page = await source.tasks({...filter, cursor});
-    found.push(...page.tasks);
-    cursor = page.cursor;
-  } while (cursor);
-  return found;
-"""
-
-
-@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
-async def place(request: pytest.FixtureRequest, store: Store) -> Place:
-    return store.place(layout=request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(place: Place) -> AsyncIterator[Client]:
-    async with opened(place) as client:
-        yield client
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def source(tab: Tab, place: Place) -> Source:
-    return await Source.on(tab.page, place, place.link())
 
 
 async def mixed(client: Client, number: int) -> None:

@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
+import pytest_asyncio
 from playwright.async_api import Page
 
 import qo
@@ -12,7 +14,20 @@ from qo.client import Client
 from qo.clock import system_clock
 from qo.model import ANY, Status
 from qo.notes import WORKERS, WorkerNote
-from tests.dashboard.zero_store import Place
+from tests.dashboard.chromium import Tab
+from tests.dashboard.zero_store import Place, Store
+
+# A script that reads every task which a filter selects, page by page.
+EVERYTHING = """
+  const [filter, found] = [argument, []];
+  let cursor = null;
+  do {
+    const page = await source.tasks({...filter, cursor});
+    found.push(...page.tasks);
+    cursor = page.cursor;
+  } while (cursor);
+  return found;
+"""
 
 
 class Answer(NamedTuple):
@@ -58,6 +73,28 @@ class Source:
 async def opened(place: Place) -> AsyncIterator[Client]:
     async with qo.connect(place.url) as client:
         yield client
+
+
+# --- fixtures; conftest.py has them for all tests without a server
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
+async def place(request: pytest.FixtureRequest, store: Store) -> Place:
+    return store.place(layout=request.param)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(place: Place) -> AsyncIterator[Client]:
+    async with opened(place) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def source(tab: Tab, place: Place) -> Source:
+    return await Source.on(tab.page, place, place.link())
+
+
+# --- tasks
 
 
 async def task_in(

@@ -3,44 +3,25 @@
 import pytest
 
 from qo.client import Client
-from qo.client.describe import PlannedTask
-from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
-from qo.model import SUBMIT_DEADLINE, ParentFailure, Status, WorkflowGraph, WorkflowStatus, complete, fail
-from qo.monitor import Monitor
+from qo.model import SUBMIT_DEADLINE, ParentFailure, Status, WorkflowStatus, complete, fail
 from qo.sweep import Retention
 from qo.testing.clock import ManualClock
 from qo.testing.engine_workflows import InterruptedStore
 from qo.testing.samples import claim, claim_one
 from qo.testing.workflow_histories import planned
 from qo.workflows import GRAPHS, OPEN_WORKFLOWS
-
-
-class Store:
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.engine: Engine = MemoryEngine(self.clock)
-        self.client = Client(self.engine, clock=self.clock)
-        self.monitor = Monitor(self.client, id="m", clock=self.clock, elapsed=self.clock)
-
-    async def submit(self, *tasks: PlannedTask) -> WorkflowGraph:
-        return (await self.client.workflows.submit("flow", tasks)).graph
-
-    async def check(self) -> None:
-        self.clock.advance(400.0)
-        await self.monitor.check()
-
-    async def statuses(self, graph: WorkflowGraph) -> list[Status | None]:
-        return [node.status for node in (await self.client.workflows.read(graph.id)).nodes]
+from tests.workflows.workflow_store import WorkflowStore
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store()
+def store() -> WorkflowStore:
+    clock = ManualClock()
+    return WorkflowStore(MemoryEngine(clock), clock)
 
 
-async def test_the_monitor_releases_what_a_dead_process_left_blocked(store: Store) -> None:
+async def test_the_monitor_releases_what_a_dead_process_left_blocked(store: WorkflowStore) -> None:
     graph = await store.submit(planned(), planned(0), planned(1))
     await store.engine.apply([complete(await claim_one(store.engine))])  # nobody lets the children follow
     assert await claim(store.engine) == []
@@ -48,7 +29,7 @@ async def test_the_monitor_releases_what_a_dead_process_left_blocked(store: Stor
     assert [task.id for task in await claim(store.engine)] == [graph.task_id(1)]
 
 
-async def test_the_monitor_cancels_the_children_of_a_failed_task(store: Store) -> None:
+async def test_the_monitor_cancels_the_children_of_a_failed_task(store: WorkflowStore) -> None:
     graph = await store.submit(planned(), planned(0), planned(1))
     await store.engine.apply([fail(await claim_one(store.engine), "no")])
     await store.check()
@@ -56,7 +37,7 @@ async def test_the_monitor_cancels_the_children_of_a_failed_task(store: Store) -
     assert await store.engine.notes(OPEN_WORKFLOWS) == []
 
 
-async def test_an_interrupted_submission_ends_with_a_reason(store: Store) -> None:
+async def test_an_interrupted_submission_ends_with_a_reason(store: WorkflowStore) -> None:
     broken = Client(InterruptedStore(store.engine), clock=store.clock)
     with pytest.raises(StorageError):
         await broken.workflows.submit("flow", [planned(), planned(0)])
@@ -70,14 +51,14 @@ async def test_an_interrupted_submission_ends_with_a_reason(store: Store) -> Non
     assert view.status is WorkflowStatus.FAILED and "interrupted" in (view.nodes[1].error or "")
 
 
-async def test_a_marker_without_a_graph_is_dropped(store: Store) -> None:
+async def test_a_marker_without_a_graph_is_dropped(store: WorkflowStore) -> None:
     graph = await store.submit(planned())
     await store.engine.drop_note(GRAPHS + graph.token)
     await store.check()
     assert await store.engine.notes(OPEN_WORKFLOWS) == []
 
 
-async def test_retention_keeps_the_tasks_of_a_workflow_until_all_have_ended(store: Store) -> None:
+async def test_retention_keeps_the_tasks_of_a_workflow_until_all_have_ended(store: WorkflowStore) -> None:
     graph = await store.submit(planned(), planned(0, bound=True))
     await store.client.engine.apply([complete(await claim_one(store.client.engine), b"7")])
     child = await claim_one(store.client.engine)
@@ -92,7 +73,7 @@ async def test_retention_keeps_the_tasks_of_a_workflow_until_all_have_ended(stor
     assert await store.engine.notes(GRAPHS) == []
 
 
-async def test_a_child_may_wait_for_the_replay_of_its_parent(store: Store) -> None:
+async def test_a_child_may_wait_for_the_replay_of_its_parent(store: WorkflowStore) -> None:
     graph = await store.submit(planned(), planned(0, on_parent_failure=ParentFailure.WAIT))
     await store.client.engine.apply([fail(await claim_one(store.client.engine), "no")])
     await store.check()
@@ -102,7 +83,7 @@ async def test_a_child_may_wait_for_the_replay_of_its_parent(store: Store) -> No
     assert [task.id for task in await claim(store.client.engine)] == [graph.task_id(1)]
 
 
-async def test_a_damaged_graph_stops_only_its_own_workflow(store: Store) -> None:
+async def test_a_damaged_graph_stops_only_its_own_workflow(store: WorkflowStore) -> None:
     damaged, sound = await store.submit(planned(), planned(0)), await store.submit(planned(), planned(0))
     await store.engine.write_note(GRAPHS + damaged.token, b"noise", expected="any")
     tasks = await claim(store.client.engine)

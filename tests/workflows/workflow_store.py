@@ -21,30 +21,26 @@ class MeddlingStore(ForwardingEngine):
     after_apply: Callable[[], Awaitable[None]] | None = None
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        meddle, self.before_add = self.before_add, None
-        if meddle is not None:
-            await meddle()
+        await self._meddle("before_add")
         return await super().add(tasks)
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        meddle, self.before_get = self.before_get, None
-        if meddle is not None:
-            await meddle()
+        await self._meddle("before_get")
         tasks = await super().get_without_values(ids)
-        meddle, self.after_get = self.after_get, None
-        if meddle is not None:
-            await meddle()
+        await self._meddle("after_get")
         return tasks
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        meddle, self.before_apply = self.before_apply, None
-        if meddle is not None:
-            await meddle()
+        await self._meddle("before_apply")
         answers = await super().apply(changes)
-        meddle, self.after_apply = self.after_apply, None
+        await self._meddle("after_apply")
+        return answers
+
+    async def _meddle(self, moment: str) -> None:
+        meddle: Callable[[], Awaitable[None]] | None = getattr(self, moment)
+        setattr(self, moment, None)
         if meddle is not None:
             await meddle()
-        return answers
 
 
 class WorkflowStore:
