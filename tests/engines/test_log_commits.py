@@ -1,7 +1,6 @@
 """Commits to a replicated log: who wins a number, what a lost answer means, and what readers see meanwhile."""
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable
 
@@ -21,6 +20,7 @@ from qo.testing.samples import claim, claim_one, claim_request, new, stored, tas
 from tests.conditions import until
 from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import pass_time, run
+from tests.engines.forked_child import errors_in_child
 from tests.engines.gated_bucket import GatedBucket
 
 
@@ -319,25 +319,6 @@ async def test_a_forked_child_is_refused(clock: ManualClock, opened: Opened) -> 
     engine = opened(MemoryBucket(clock), clock=clock)
     await engine.add([new()])
     calls = (engine.count(), engine.claim(claim_request()), engine.wait(claim_request(), 1), engine.add([new(2)]))
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover - another process
-        answers = []
-        for call in calls:
-            try:
-                call.send(None)
-                answers.append("no error")
-            except StorageError as error:
-                answers.append(str(error))
-            except BaseException as error:  # noqa: BLE001 - goes to the parent
-                answers.append(repr(error))
-        os.write(write, "\n".join(answers).encode())
-        os._exit(0)
-    os.close(write)
-    answers = (await asyncio.to_thread(os.read, read, 10_000)).decode().splitlines()
-    os.close(read)
-    await asyncio.to_thread(os.waitpid, child, 0)
-    for call in calls:
-        call.close()
+    answers = await errors_in_child(calls)
     assert len(answers) == 4 and all("before the process forked" in answer for answer in answers), answers
     assert len(await claim(engine)) == 1

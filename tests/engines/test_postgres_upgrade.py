@@ -9,10 +9,10 @@ from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.postgres.statements import fill
-from qo.model import CountKey, Filter, Status, complete, renew
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
+from tests.engines.upgraded_store import check_lanes, check_reports
 from tests.servers.postgres import PostgresServer, url
 
 __all__ = ["url"]  # a fixture
@@ -39,36 +39,14 @@ def make_old(place: str) -> None:
 
 async def test_a_lane_of_all_priorities_becomes_one_lane_per_priority(postgres: PostgresServer, url: str) -> None:
     make_old(postgres.url())
-    engine = PostgresEngine(address_of(url), ManualClock())
-    await engine.open()
-    try:
-        assert await engine.count() == {CountKey("q", type, Status.PENDING, n): 1 for type in "tu" for n in range(10)}
-        await engine.add([new(30, priority=0, run_at=1e9)])
-        assert {task.id for task in await claim(engine, limit=5)} == {task_id(n) for n in range(5)}
-        able = await claim(engine, types=("u",), capabilities=frozenset({"gpu"}))
-        assert {task.priority for task in able} == {*range(10)}
-    finally:
-        await engine.close()
+    await check_lanes(PostgresEngine(address_of(url), ManualClock()))
     findings = await examine(url)
     assert not [finding for finding in findings if finding.ok is False], findings
 
 
 async def test_tasks_of_tables_without_batches_and_logs_get_them(postgres: PostgresServer, url: str) -> None:
     make_old(postgres.url())
-    engine = PostgresEngine(address_of(url), ManualClock())
-    await engine.open()
-    try:
-        assert await engine.count("b") == {}
-        await engine.add([new(30, batch="b", priority=9)])
-        task, *_ = await claim(engine, limit=1)
-        assert (task.id, task.batch, task.progress) == (task_id(0), None, None)
-        assert await engine.apply([renew(task, 60.0, progress=0.5)]) == [True]
-        assert await engine.apply([complete(task, log="done")]) == [True]
-        assert [event.log for event in await engine.history(task.id)] == [None, None, "done"]
-        assert [task.id for task in await engine.find(Filter(batch="b"), limit=9)] == [task_id(30)]
-        assert sum((await engine.count("b")).values()) == 1
-    finally:
-        await engine.close()
+    await check_reports(PostgresEngine(address_of(url), ManualClock()))
 
 
 async def test_a_migration_is_retried_after_a_deadlock_with_an_older_worker(postgres: PostgresServer, url: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -23,6 +22,7 @@ from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.conditions import until
 from tests.engines.damage import damage_sqlite
+from tests.engines.forked_child import errors_in_child
 from tests.engines.sqlite_engines import clock, connection, engine
 
 __all__ = ["clock", "engine"]  # fixtures
@@ -146,24 +146,8 @@ async def test_an_engine_can_be_opened_again_after_closing(engine: SqliteEngine)
 
 async def test_a_forked_child_must_open_its_own_engine(engine: SqliteEngine) -> None:
     await engine.add([new()])
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover - another process
-        answers = []
-        for call in (engine.count(), engine.claim(claim_request()), engine.wait(claim_request(), 1)):
-            try:
-                call.send(None)
-                answers.append("no error")
-            except StorageError as error:
-                answers.append(str(error))
-            except BaseException as error:  # noqa: BLE001 - goes to the parent
-                answers.append(repr(error))
-        os.write(write, "\n".join(answers).encode())
-        os._exit(0)
-    os.close(write)
-    answers = (await asyncio.to_thread(os.read, read, 10_000)).decode().splitlines()
-    os.close(read)
-    await asyncio.to_thread(os.waitpid, child, 0)
+    calls = (engine.count(), engine.claim(claim_request()), engine.wait(claim_request(), 1))
+    answers = await errors_in_child(calls)
     assert len(answers) == 3 and all("before a fork" in answer for answer in answers), answers
     assert len(await claim(engine)) == 1
 

@@ -8,11 +8,12 @@ import pytest
 
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.doctor import examine
-from qo.model import CountKey, Filter, Status, complete, renew
+from qo.model import CountKey, Filter, Status
 from qo.sqlite_tables.header import APPLICATION_ID
 from qo.sqlite_tables.migrations import migrate
 from qo.testing import ManualClock
-from qo.testing.samples import claim, new, task_id
+from qo.testing.samples import claim, task_id
+from tests.engines.upgraded_store import check_lanes, check_reports
 
 
 @pytest.fixture
@@ -36,35 +37,13 @@ def old(tmp_path: Path) -> Path:
 
 
 async def test_a_lane_of_all_priorities_becomes_one_lane_per_priority(old: Path) -> None:
-    engine = SqliteEngine(old)
-    await engine.open()
-    try:
-        assert await engine.count() == {CountKey("q", type, Status.PENDING, n): 1 for type in "tu" for n in range(10)}
-        await engine.add([new(30, priority=0, run_at=1e9)])
-        assert {task.id for task in await claim(engine, limit=5)} == {task_id(n) for n in range(5)}
-        able = await claim(engine, types=("u",), capabilities=frozenset({"gpu"}))
-        assert {task.priority for task in able} == {*range(10)}
-    finally:
-        await engine.close()
+    await check_lanes(SqliteEngine(old))
     findings = await examine(f"sqlite:///{old}")
     assert not [finding for finding in findings if finding.ok is False], findings
 
 
 async def test_tasks_of_a_file_without_batches_and_logs_get_them(old: Path) -> None:
-    engine = SqliteEngine(old)
-    await engine.open()
-    try:
-        assert await engine.count("b") == {}
-        await engine.add([new(30, batch="b", priority=9)])
-        task, *_ = await claim(engine, limit=1)
-        assert (task.id, task.batch, task.progress) == (task_id(0), None, None)
-        assert await engine.apply([renew(task, 60.0, progress=0.5)]) == [True]
-        assert await engine.apply([complete(task, log="done")]) == [True]
-        assert [event.log for event in await engine.history(task.id)] == [None, None, "done"]
-        assert [task.id for task in await engine.find(Filter(batch="b"), limit=9)] == [task_id(30)]
-        assert sum((await engine.count("b")).values()) == 1
-    finally:
-        await engine.close()
+    await check_reports(SqliteEngine(old))
 
 
 async def test_tasks_that_the_step_before_left_without_indexes_get_them(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.postgres import url as postgres_url
+
+__all__ = ["postgres_url"]  # a fixture
 _TIME_LIMIT = 300.0  # seconds for servers and processes to start on a busy machine, and as many for each unit of scale
 _FOLDER = Path(__file__).parent
 

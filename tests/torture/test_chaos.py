@@ -15,21 +15,14 @@ from typing import NamedTuple
 import pytest
 
 from qo.engines import open_engine
-from qo.engines.sqlite import SqliteEngine
 from tests.conditions import delay, until
 from tests.engines import busy_process
 from tests.engines.killing import DEADLINE, check, ended, told
 from tests.engines.killing_workers import QUICK, Worker, start_qo, until_done
 from tests.engines.killing_workers import start as start_worker
-from tests.servers.postgres import url as postgres_url
-from tests.servers.redis import running
-from tests.web.serving import served
+from tests.torture.stores import STORES, store_url
 
-__all__ = ["postgres_url"]  # a fixture
-
-IN_A_FOLDER = {f"folder-{layout}": f"layout={layout}" for layout in ("tasks", "one", "sqlite", "log")}
 SHORT = ("sqlite", "folder-tasks")  # in `make test`, where the other files kill on all engines
-EVERY = ("http", "sqlite", "postgres", "redis", *IN_A_FOLDER)
 ROUNDS = 6
 MOST_ROUNDS = 150  # a minute and a half on each engine
 ROLES = ("producer", "producer", "producer", "worker", "worker", "monitor")
@@ -44,21 +37,10 @@ class Actor(NamedTuple):
     log: Path
 
 
-@pytest.fixture(params=EVERY if os.environ.get("QO_TORTURE") else SHORT)
+@pytest.fixture(params=STORES if os.environ.get("QO_TORTURE") else SHORT)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    name = request.param
-    if name == "http":
-        with served(SqliteEngine(tmp_path / "served.db")) as server:
-            yield server.url
-    elif name == "redis":
-        with running("--appendonly", "yes") as redis:
-            yield redis.url
-    elif name == "postgres":
-        yield request.getfixturevalue("postgres_url")
-    elif name == "sqlite":
-        yield f"sqlite:///{tmp_path}/qo.db"
-    else:
-        yield f"file://{tmp_path}/bucket?{IN_A_FOLDER[name]}"
+    with store_url(request.param, request, tmp_path) as url:
+        yield url
 
 
 async def test_kills_and_freezes_lose_nothing_and_repeat_nothing(

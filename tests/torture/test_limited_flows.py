@@ -19,11 +19,10 @@ from qo.fleet_limits.rules import KEY
 from qo.model import UNFINISHED, Filter, Limit, Status, WorkflowStatus, cancel
 from tests.conditions import delay, until
 from tests.engines.killing_workers import Worker, children, end, start_qo
-from tests.servers.postgres import url as postgres_url
 from tests.torture.limited_flow_app import CHARGES, CUSTOMERS, STEPS, app, charge, flow, work
 from tests.torture.test_limits import IS_LONG, most_at_once, store
 
-__all__ = ["postgres_url", "store"]  # fixtures
+__all__ = ["store"]  # a fixture
 
 _QUICK = ("--lease", "4", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
 _MAX_FREEZE = 1.0  # seconds: a worker that is frozen for longer than its lease may run on for a moment

@@ -35,38 +35,24 @@ from qo.testing.s3_server import S3Server
 from tests.conditions import delay, until
 from tests.engines.layouts import LAYOUTS
 from tests.engines.redis_engines import fresh, opened
-from tests.servers.postgres import url as postgres_url
 from tests.servers.process import ROOT
-from tests.servers.redis import running
 from tests.torture.limit_program import LEASE, LIMIT, write_line
-from tests.web.serving import served
-
-__all__ = ["postgres_url"]  # a fixture
+from tests.torture.stores import FOLDERS, STORES, store_url
 
 IS_LONG = bool(os.environ.get("QO_TORTURE"))
 _CUSTOMERS, _WORKERS = 3, 3
 _TASKS_PER_KILL = 20
 _MAX_FREEZE = LEASE / 4  # seconds: a worker that is frozen for longer than its lease may run on for a moment
-IN_FOLDERS = tuple(f"folder-{layout}" for layout in LAYOUTS)  # "sqlite" is a file
 
 
-@pytest.fixture(params=("sqlite", "http", "postgres", "redis", *IN_FOLDERS, "s3") if IS_LONG else ("sqlite",))
+@pytest.fixture(params=(*STORES, "s3") if IS_LONG else ("sqlite",))
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    if request.param == "http":
-        with served(SqliteEngine(tmp_path / "served.db")) as server:
-            yield server.url
-    elif request.param == "redis":
-        with running("--appendonly", "yes") as redis:
-            yield redis.url
-    elif request.param == "postgres":
-        yield request.getfixturevalue("postgres_url")
-    elif request.param == "s3":
+    if request.param == "s3":
         async with S3Server() as server:
             yield server.url
-    elif request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/queue.db"
-    else:
-        yield f"file://{tmp_path}/bucket?layout={request.param.removeprefix('folder-')}"
+        return
+    with store_url(request.param, request, tmp_path) as url:
+        yield url
 
 
 def start(url: str, path: Path) -> subprocess.Popen[bytes]:
@@ -214,7 +200,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=("memory", "sqlite", "postgres", "redis", *IN_FOLDERS) if IS_LONG else ("memory",))
+@pytest.fixture(params=("memory", "sqlite", "postgres", "redis", *FOLDERS) if IS_LONG else ("memory",))
 async def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Engine]:
     made: Engine
     match request.param:

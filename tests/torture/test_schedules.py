@@ -15,18 +15,13 @@ import pytest
 from qo.client import Client
 from qo.clock import Clock, instant, system_clock
 from qo.engines.memory import MemoryEngine
-from qo.engines.sqlite import SqliteEngine
 from qo.model import Filter
 from qo.schedules.fire_times import fires_between
 from qo.schedules.schedule import task_id_of
 from qo.schedules.schedule_notes import read_schedules
 from tests.conditions import delay, until
-from tests.servers.postgres import url as postgres_url
-from tests.servers.redis import running
 from tests.torture.schedule_program import SCHEDULERS, engine_of, fast_clock, scheduler
-from tests.web.serving import served
-
-__all__ = ["postgres_url"]  # a fixture
+from tests.torture.stores import STORES, store_url
 
 START = instant("2026-10-24T22:10:00Z")  # in Berlin, clocks are set back at 01:00 UTC
 SPAN = 5 * 3600.0  # seconds
@@ -34,7 +29,6 @@ IS_LONG = bool(os.environ.get("QO_TORTURE"))
 DURATION = 30.0 if IS_LONG else 4.0  # seconds in which the span passes
 SPEED = SPAN / DURATION
 PROCESSES = 5
-IN_A_FOLDER = ("tasks", "one", "sqlite", "log")
 PROGRAM = Path(__file__).with_name("schedule_program.py")
 
 
@@ -59,20 +53,10 @@ def clock() -> SpanClock:
     return SpanClock()
 
 
-@pytest.fixture(params=("file", "http", "postgres", "redis", *IN_A_FOLDER) if IS_LONG else ("file",))
+@pytest.fixture(params=STORES if IS_LONG else ("sqlite",))
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: SpanClock) -> Iterator[str]:
-    if request.param == "http":
-        with served(SqliteEngine(tmp_path / "served.db", clock=clock), clock=clock) as server:
-            yield server.url
-    elif request.param == "redis":
-        with running("--appendonly", "yes") as redis:
-            yield redis.url
-    elif request.param == "postgres":
-        yield request.getfixturevalue("postgres_url")
-    elif request.param == "file":
-        yield f"sqlite:///{tmp_path}/qo.db"
-    else:
-        yield f"file://{tmp_path}/bucket?layout={request.param}"
+    with store_url(request.param, request, tmp_path, clock=clock) as url:
+        yield url
 
 
 def start(url: str, began: float) -> "Popen[bytes]":

@@ -15,48 +15,32 @@ import pytest
 
 import qo
 from qo.client import Client, connect
-from qo.engines.sqlite import SqliteEngine
 from qo.ids import new_token
 from qo.model import WorkflowStatus
 from qo.workflow_run import NodeHandle
 from qo.workflows import WorkflowTracker
 from tests.conditions import delay, until
 from tests.engines.killing_workers import QUICK, Worker, children, end, start_qo
-from tests.servers.postgres import url as postgres_url
 from tests.servers.process import KEYS, S3Place
-from tests.servers.redis import running
+from tests.torture.stores import STORES, store_url
 from tests.torture.workflow_app import app, result_of, step
-from tests.web.serving import served
 
-__all__ = ["postgres_url"]  # a fixture
-
-LAYOUTS = ("tasks", "one", "sqlite", "log")
 IS_LONG = bool(os.environ.get("QO_TORTURE"))
 SHORT = ("sqlite",)
-EVERY = ("sqlite", "postgres", "redis", "http", *(f"folder-{each}" for each in LAYOUTS), "s3-tasks", "s3-log")
+EVERY = (*STORES, "s3-tasks", "s3-log")
 Parents = list[list[int]]
 
 
 @pytest.fixture(params=EVERY if IS_LONG else SHORT)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    name, _, layout = request.param.partition("-")
-    if name == "http":
-        with served(SqliteEngine(tmp_path / "served.db")) as server:
-            yield server.url
-    elif name == "redis":
-        with running("--appendonly", "yes") as redis:
-            yield redis.url
-    elif name == "postgres":
-        yield request.getfixturevalue("postgres_url")
-    elif name == "sqlite":
-        yield f"sqlite:///{tmp_path}/qo.db"
-    elif name == "s3":
+    if request.param.startswith("s3-"):
         for variable, value in KEYS.items():
             monkeypatch.setenv(variable, value)
         place: S3Place = request.getfixturevalue("seaweed")
-        yield f"{place.url('plain', new_token())}&layout={layout}"
-    else:
-        yield f"file://{tmp_path}/bucket?layout={layout}"
+        yield f"{place.url('plain', new_token())}&layout={request.param.removeprefix('s3-')}"
+        return
+    with store_url(request.param, request, tmp_path) as url:
+        yield url
 
 
 async def test_killed_workers_lose_no_task_of_a_workflow(store: str, tmp_path: Path, scale: int, seed: int) -> None:

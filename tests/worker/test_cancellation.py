@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,8 @@ from qo.client import Client
 from qo.engines import open_engine
 from qo.executors import process_executor
 from qo.hooks import TaskEvent
-from qo.ids import new_token
 from qo.model import FailureKind, Status, Task, ended_because
 from tests.conditions import TIMEOUT, until
-from tests.engines.http_server import server
 from tests.worker.bench import Bench
 from tests.worker.stoppable import RECORD, ignores, sleeps, swallows_cancellations, waits
 
@@ -151,21 +149,6 @@ async def test_a_task_that_is_cancelled_just_before_it_ends_counts_as_cancelled(
             go.set()
             await until(lambda: bool(seen))
     assert "its result is dropped" in caplog.text or "stopping its handler" in caplog.text
-
-
-@pytest.fixture(params=["sqlite", "redis", "postgres", "http"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    name = f"t{new_token()[:12]}"
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/qo.db"
-    elif request.param == "redis":
-        yield f"{request.getfixturevalue('redis_server').url}?prefix={name}"
-    elif request.param == "postgres":
-        yield f"{request.getfixturevalue('postgres').url()}?schema={name}"
-    else:
-        with server() as running:
-            async with running.serving(open_engine(f"sqlite:///{tmp_path}/qo.db")):
-                yield running.url
 
 
 async def test_another_process_cancels_and_no_renewal_is_needed(store: str, events: Path) -> None:

@@ -3,8 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,14 +11,12 @@ from qo.client import Client
 from qo.engines import open_engine
 from qo.executors.log_capture import MAX_LINES, log_text
 from qo.executors.run import Run
-from qo.ids import new_token
 from qo.log_output import JsonFormatter, TextFormatter
 from qo.model import RetryPolicy, Status, created
 from qo.model.text import LOG_LIMIT, storable_log
 from qo.tasks import HandlerOptions, make_handler
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
-from tests.engines.http_server import server
 from tests.worker.bench import Bench
 from tests.worker.stoppable import alogs, dies, log, logs
 
@@ -190,21 +187,6 @@ async def test_two_workers_of_a_process_store_each_line_once(bench: Bench) -> No
     for task_id in ids:
         assert await lines(bench.client, task_id) == [(1, "warning shop: attempt 1"), (2, "warning shop: attempt 2")]
     assert logging.getLogger().handlers == before
-
-
-@pytest.fixture(params=["sqlite", "redis", "postgres", "http"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    name = f"t{new_token()[:12]}"
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/qo.db"
-    elif request.param == "redis":
-        yield f"{request.getfixturevalue('redis_server').url}?prefix={name}"
-    elif request.param == "postgres":
-        yield f"{request.getfixturevalue('postgres').url()}?schema={name}"
-    else:
-        with server() as running:
-            async with running.serving(open_engine(f"sqlite:///{tmp_path}/qo.db")):
-                yield running.url
 
 
 async def test_lines_reach_each_store(store: str) -> None:
