@@ -3,7 +3,7 @@
 | subject | modules |
 |---|---|
 | the port, and finding or creating a log | engine, log_options, log_meta (the object that names it, and its upgrade) |
-| one shard | log_shard (the port), shard_calls (calls that need cold segments), record_batches |
+| one shard | log_shard (the port), shard_access (its parts), shard_calls (needs of cold segments), record_batches |
 | several shards | sharded_log, shard_claims, claim_shares, shard_owners |
 | the replica | replica, replica_file, replica_tables, schema_steps, live_replica (loads it), runner (threads) |
 | commits | commits (a batch becomes the next record), writer_turns, tail_proof (is the end known?) |

@@ -13,10 +13,11 @@ from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.replicated_log.inbox_choice import InboxChoice
 from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
 from qo.engines.replicated_log.log_options import LogOptions
-from qo.engines.replicated_log.log_shard import LogShard, new_poller
+from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.record_batches import write_in_batches
 from qo.engines.replicated_log.record_store import WatchedBucket
 from qo.engines.replicated_log.runner import Runner, SharedRunners, run_inline
+from qo.engines.replicated_log.shard_access import ShardAccess, new_poller
 from qo.engines.replicated_log.shard_owners import ShardOwners
 from qo.engines.replicated_log.sharded_log import ShardedLog
 from qo.engines.replicated_log.shared_runs import SharedRuns
@@ -124,7 +125,7 @@ class ReplicatedLogEngine(Engine):
         used = self._use(meta)
         # Otherwise the machine may have been suspended, or a read has found the log in the meantime.
         if self._failures == failures and not is_known and isinstance(used, LogShard):
-            await used.begin_empty(start)
+            await used.access.begin_empty(start)
         self._poller.wake()
         return self._use(meta)
 
@@ -150,7 +151,7 @@ class ReplicatedLogEngine(Engine):
         poller: ClaimPoller | None = None,
         new_runner: Callable[[], Runner] | None = None,
     ) -> LogShard:
-        return LogShard(
+        access = ShardAccess(
             self._bucket,
             meta,
             shard,
@@ -161,6 +162,7 @@ class ReplicatedLogEngine(Engine):
             wall=self._wall,
             poller=poller,
         )
+        return LogShard(access, self._clock)
 
     def _check_process(self) -> None:
         """Raise StorageError in a child process: it shares the replica's file, and has no threads."""

@@ -37,14 +37,14 @@ class InboxChoice:
         now = self._clock()
         if not all(_is_fresh(task.id, now) for task in tasks):
             return False
-        if shard.is_open:
-            return shard.prefers_inbox
+        if shard.access.is_open:
+            return shard.access.prefers_inbox
         return await self._image_size(shard) > _MAX_LOADED_BYTES // shard_count
 
     async def _image_size(self, shard: LogShard) -> int:
         if shard not in self._image_sizes:
             try:
-                self._image_sizes[shard] = await shard.image_size()
+                self._image_sizes[shard] = await shard.access.image_size()
             except DamagedCheckpoint:
                 raise
             except Refused:  # the credentials of a producer allow it to submit, and not to read
