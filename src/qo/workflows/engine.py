@@ -61,7 +61,7 @@ _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 10.0  # seconds, while the store is un
 _APPLY_SIZE = 1000  # changes in one request; a worker settles about as many at once
 _RELEASE_DELAY = 1.0  # seconds until a task is due again if its parents could not be read
 _CLOSE_DEADLINE = 5.0  # seconds to write the consequences of the last changes
-_NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in worker/run.py
+_NO_KEY_DELAY = 60.0  # seconds, if this process has no key for the result of a parent; as in executors/run.py
 
 
 class _Undone(NamedTuple):
