@@ -18,6 +18,7 @@ from qo.tasks import HandlerOptions, make_handler
 from qo.testing.samples import new
 from qo.worker import WorkerSettings
 from tests.worker.bench import Bench
+from tests.worker.reporters import leaves_a_logger, waits_for_the_logger
 from tests.worker.stoppable import alogs, dies, log, logs
 
 QUICK = RetryPolicy(initial=0.01, max=0.02)
@@ -42,6 +43,18 @@ async def test_a_child_process_that_dies_leaves_its_lines(bench: Bench) -> None:
     task_id = await bench.submit("work", max_retries=0)
     await bench.run_all([task_id], capture_logs=True)
     assert await lines(bench.client, task_id) == [(1, "warning shop: last words")]
+
+
+async def test_a_thread_that_outlives_its_handler_in_a_child_process_logs_nothing_for_the_next_task(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.handle(leaves_a_logger, "first", executor="process")
+    bench.handle(waits_for_the_logger, "second", executor="process")
+    ids = [await bench.submit(name, {"folder": str(tmp_path)}) for name in ("first", "second")]
+    tasks = await bench.run_all(ids, capture_logs=True, concurrency=1)
+    assert [task.status for task in tasks] == [Status.COMPLETED] * 2
+    assert await lines(bench.client, ids[0]) == []
+    assert await lines(bench.client, ids[1]) == [(1, "warning shop: of the second task")]
 
 
 async def test_an_attempt_that_times_out_keeps_its_lines(bench: Bench) -> None:

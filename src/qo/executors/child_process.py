@@ -94,7 +94,7 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
         log_output.apply(setup.log, root=True)
     sending = threading.Lock()
     pid = os.getpid()
-    handlers = ChildHandlers(setup.worker_id, AttemptReports(connection, sending))
+    handlers = ChildHandlers(setup.worker_id, lambda: AttemptReports(connection, sending))
     signal.signal(CANCEL_SIGNAL, handlers.cancel)
     if setup.lifespan is not None:
         error = handlers.enter(*setup.lifespan)
@@ -113,46 +113,53 @@ def child_main(connection: Connection, setup_data: bytes) -> None:
         request = msgspec.msgpack.decode(message, type=ChildRequest)
         if setup.captures_logs and CAPTURE not in logging.getLogger().handlers:  # the program may configure its log
             CAPTURE.install()
-        outcome = handlers.execute(request)
+        reports, outcome = handlers.execute(request)
         if os.getpid() != pid:
             os._exit(0)  # the handler forked and this is the fork
-        with sending:  # a thread that outlives its handler may still log
+        with sending:
+            reports.end()
             connection.send_bytes(msgspec.msgpack.encode(outcome))
     handlers.leave()
 
 
 class AttemptReports:
-    """Sends the log lines and the progress of the running task to the worker. A child runs one task at a time."""
+    """Sends the log lines and the progress of one attempt to the worker, until the attempt ends.
+
+    Messages do not name their attempt: the worker takes them for those of the task that the child runs. A thread that
+    the handler left behind may still report, and its reports must not reach the next task.
+    """
 
     def __init__(self, connection: Connection, sending: threading.Lock, clock: Clock = boot_clock) -> None:
         self._connection, self._sending, self._clock = connection, sending, clock
-        self._sent_at, self._pid = float("-inf"), os.getpid()
+        self._sent_at, self._pid, self._has_ended = float("-inf"), os.getpid(), False
 
-    def begin(self) -> None:
-        """A handler begins: send its first report immediately."""
-        self._sent_at = float("-inf")
+    def end(self) -> None:
+        """Drop later reports. Called with the lock `sending`."""
+        self._has_ended = True
 
     def report_progress(self, report: ProgressReport) -> None:
         """Send a report, at most a few a second."""
         now = self._clock()
         if os.getpid() == self._pid and (report[0] == 1 or now - self._sent_at >= _PROGRESS_INTERVAL):
             self._sent_at = now
-            with self._sending:
-                self._connection.send_bytes(PROGRESS + msgspec.msgpack.encode(report))
+            self._send(PROGRESS + msgspec.msgpack.encode(report))
 
     def add_log_line(self, line: str) -> None:
         """Send a line immediately, because the process may be killed before its attempt ends."""
         if os.getpid() == self._pid:
-            data = line.encode(errors="replace")[-LOG_LIMIT:]
-            with self._sending:
-                self._connection.send_bytes(LOG_LINE + data)
+            self._send(LOG_LINE + line.encode(errors="replace")[-LOG_LIMIT:])
+
+    def _send(self, message: bytes) -> None:
+        with self._sending:
+            if not self._has_ended:
+                self._connection.send_bytes(message)
 
 
 class ChildHandlers:
     """Runs the handlers of one child: plain ones in its main thread, async ones on the lifespan's event loop."""
 
-    def __init__(self, worker_id: str, reports: AttemptReports) -> None:
-        self._context, self._reports = WorkerContext(worker_id), reports
+    def __init__(self, worker_id: str, open_reports: Callable[[], AttemptReports]) -> None:
+        self._context, self._open_reports = WorkerContext(worker_id), open_reports
         self._lifespan: LifespanThread | None = None
         self._attempt_loop = AttemptLoop()
         self._is_running = False
@@ -178,11 +185,14 @@ class ChildHandlers:
         if self._lifespan is not None:
             self._lifespan.leave()
 
-    def execute(self, request: ChildRequest) -> RunOutcome:
+    def execute(self, request: ChildRequest) -> tuple[AttemptReports, RunOutcome]:
+        reports = self._open_reports()
+        return reports, self._execute(request, reports)
+
+    def _execute(self, request: ChildRequest, reports: AttemptReports) -> RunOutcome:
         context = copy_context()
         context.run(running.set, request.task)
-        context.run(running_attempt.set, self._reports)
-        self._reports.begin()
+        context.run(running_attempt.set, reports)
         context.run(working.set, self._context)
         try:
             try:
@@ -191,7 +201,7 @@ class ChildHandlers:
             finally:
                 self._is_running = False
         except BaseException as error:  # noqa: BLE001 - the parent gets the outcome, then the store
-            return outcome_of(error)
+            return outcome_of(request.task, error)
 
     def _call(self, request: ChildRequest) -> Any:
         function, arguments = _find_handler(request.module, request.name, request.style)
