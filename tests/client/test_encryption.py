@@ -134,7 +134,9 @@ async def test_a_value_cannot_be_moved_to_another_task_or_field() -> None:
     assert keys.open(SEALED, OTHER_ID, "payload") is None
 
 
-async def test_a_worker_without_the_key_hands_tasks_back_and_runs_the_others(tmp_path: Path) -> None:
+async def test_a_worker_without_the_key_hands_tasks_back_and_runs_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"sqlite:///{tmp_path}/qo.db"
     async with qo.connect(url, codec=Encrypted([OTHER_KEY])) as client:
         sealed = await client.enqueue("double", {"number": 1})
@@ -152,6 +154,7 @@ async def test_a_worker_without_the_key_hands_tasks_back_and_runs_the_others(tmp
         task = await client.get(sealed.id)
         assert task is not None and (task.status, task.failures) == (Status.PENDING, 0)
         assert task.available_at > await client.engine.now() + 30, "it is not claimed again at once"
+        assert f"handing task {sealed.id} (double) back: " in caplog.text
     async with qo.connect(url) as client:  # no keys at all
         task = await client.get(plain.id)
         assert task is not None and to_json(task.result or b"").keys() == {"$encrypted"}

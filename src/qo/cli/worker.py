@@ -207,7 +207,8 @@ _EXAMPLES = examples(
     "--drain",
     is_flag=True,
     var="QO_DRAIN",
-    help="Exit when no task is left. Tasks of types without a handler stay pending; the log names them.",
+    help="Exit when no task is left to run. The worker waits for retries, however far ahead they are, but not for tasks"
+    " scheduled for later. Tasks of types without a handler stay pending; the log names what is left.",
 )
 @option(
     "--fail-unknown-types",

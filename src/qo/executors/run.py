@@ -162,7 +162,7 @@ class Run:
         return encode_result(result, limit)
 
     def outcome_of(self, error: BaseException) -> RunOutcome:
-        return outcome_of(error, timeout=self.time_limit if self.timed_out else None)
+        return outcome_of(self.task, error, timeout=self.time_limit if self.timed_out else None)
 
 
 def encode_result(result: object, limit: int) -> RunOutcome:
@@ -175,13 +175,13 @@ def encode_result(result: object, limit: int) -> RunOutcome:
     return RunOutcome(result=data)
 
 
-def outcome_of(error: BaseException, *, timeout: float | None = None) -> RunOutcome:
-    """The outcome of an exception. If `timeout` is given, the handler was cancelled after that many seconds.
+def outcome_of(task: Task, error: BaseException, *, timeout: float | None = None) -> RunOutcome:
+    """The outcome of an exception in the handler of a task.
 
-    Never raises.
+    If `timeout` is given, the handler was cancelled after that many seconds. Never raises.
     """
     try:
-        return _outcome_of(error, timeout)
+        return _outcome_of(task, error, timeout)
     except TimedOut:  # raised in this thread while the error's text was built
         return RunOutcome(error=_without_text(error)) if timeout is None else timed_out(timeout)
     except BaseException:  # noqa: BLE001 - its __str__ raised
@@ -192,11 +192,11 @@ def _without_text(error: BaseException) -> str:
     return f"{type(error).__name__} (its text could not be built)"
 
 
-def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
+def _outcome_of(task: Task, error: BaseException, timeout: float | None) -> RunOutcome:
     if timeout is not None and isinstance(error, TimedOut | asyncio.CancelledError):
         return timed_out(timeout)
     if isinstance(error, EncryptedValue):
-        log.error("handing a task back: %s", error)
+        log.error("handing task %s (%s) back: %s", task.id, task.type, error)
         return _NO_KEY
     return _failure_of(error)
 

@@ -119,7 +119,7 @@ class InlineRun:
         return call_without_loop(self._handler.function, args, kwargs)
 
     def _fail(self, error: BaseException) -> None:
-        self.exception, self._outcome = error, outcome_of(error)
+        self.exception, self._outcome = error, outcome_of(self._task, error)
 
     @property
     def result(self) -> Any:

@@ -235,7 +235,7 @@ class WorkflowEngine(ForwardingEngine):
             log.warning("task %s: the results of its parents cannot be read: %s", task.id, error)
             change = release(task, _RELEASE_DELAY)
         except EncryptedValue as error:
-            log.error("handing task %s back: the result of a parent: %s", task.id, error)  # noqa: TRY400 - no traceback
+            log.error("handing task %s (%s) back: the result of a parent: %s", task.id, task.type, error)  # noqa: TRY400 - no traceback
             change = release(task, _NO_KEY_DELAY)
         except LaterClaim:
             change = release(task, None)
