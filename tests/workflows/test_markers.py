@@ -11,11 +11,11 @@ from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
 from qo.forwarding_engine import ForwardingEngine
-from qo.model import Note, PendingKind, Status, complete
+from qo.model import Note, PendingKind, Status, WorkflowGraph, complete
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one
 from qo.testing.workflow_histories import planned
-from qo.workflows import OPEN_WORKFLOWS, WorkflowTracker, marked_revision
+from qo.workflows import GRAPHS, OPEN_WORKFLOWS, WorkflowTracker, mark_open, marked_revision
 from tests.workflows.workflow_store import MeddlingStore, WorkflowStore
 
 
@@ -56,15 +56,107 @@ async def _complete_all(store: WorkflowStore) -> None:
 
 
 class MeddledDrop(MeddlingStore):
-    """A store in which something happens before a note is first removed."""
+    """A store in which something happens before or after a note is first removed."""
 
     before_drop: Callable[[], Awaitable[None]] | None = None
+    after_drop: Callable[[], Awaitable[None]] | None = None
 
     async def drop_note(self, name: str) -> None:
         meddle, self.before_drop = self.before_drop, None
         if meddle is not None:
             await meddle()
         await super().drop_note(name)
+        meddle, self.after_drop = self.after_drop, None
+        if meddle is not None:
+            await meddle()
+
+
+async def _submit(store: WorkflowStore) -> WorkflowGraph:
+    """Submit a workflow under a key that others had before."""
+    submitted = await store.client.workflows.submit("flow", [planned(), planned(0)], idempotency_key="k")
+    assert submitted.new
+    return submitted.graph
+
+
+async def test_a_late_end_of_a_deleted_workflow_leaves_the_marker_of_the_next_one_with_the_same_key(
+    store: WorkflowStore,
+) -> None:
+    first = await _submit(store)
+    await _complete_all(store)  # and removes the marker
+    await mark_open(store.engine, first)
+    late = MeddledDrop(store.engine)
+
+    async def delete_and_submit() -> None:
+        assert all(await store.client.engine.delete(first.task_ids()))
+        await _submit(store)
+
+    late.before_drop = delete_and_submit
+    await WorkflowTracker(late).review(first.token)
+    (task,) = await claim(store.engine)
+    await store.engine.apply([complete(task)])  # by a process that dies before it releases the child
+    await store.check()
+    (child,) = await claim(store.engine)
+    assert child.id == first.task_id(1)
+
+
+async def test_a_workflow_that_is_submitted_while_its_predecessor_is_deleted_keeps_its_tasks(
+    store: WorkflowStore,
+) -> None:
+    first = await _submit(store)
+    await _complete_all(store)
+    deleting = MeddledDrop(store.engine)
+
+    async def submit() -> None:
+        await _submit(store)
+
+    deleting.after_drop = submit  # the graph is gone, and the tasks are not
+    await Client(deleting, clock=store.clock).engine.delete(first.task_ids())
+    assert await store.statuses(first) == [Status.PENDING, Status.PENDING]
+    await _complete_all(store)
+    assert await store.statuses(first) == [Status.COMPLETED, Status.COMPLETED]
+    assert await store.engine.notes(OPEN_WORKFLOWS) == []
+
+
+async def test_a_deletion_that_comes_second_leaves_the_graph_of_the_next_workflow_with_the_same_key(
+    store: WorkflowStore,
+) -> None:
+    first = await _submit(store)
+    await _complete_all(store)
+    deleting = MeddlingStore(store.engine)
+
+    async def delete_and_submit() -> None:
+        assert all(await store.client.engine.delete(first.task_ids()))
+        await _submit(store)
+
+    deleting.after_get = delete_and_submit
+    assert await Client(deleting, clock=store.clock).engine.delete(first.task_ids()) == [False, False]
+    assert await store.statuses(first) == [Status.PENDING, Status.PENDING]
+
+
+async def test_a_submission_that_comes_second_leaves_no_marker(store: WorkflowStore) -> None:
+    slow = MeddledWrite(store.engine)
+
+    async def submit() -> None:
+        await _submit(store)
+
+    slow.before_write = submit
+    second = Client(slow, clock=store.clock).workflows
+    submitted = await second.submit("flow", [planned(), planned(0)], idempotency_key="k")
+    assert not submitted.new
+    assert len(await store.engine.notes(OPEN_WORKFLOWS)) == 1
+
+
+class MeddledWrite(MeddlingStore):
+    """A store in which something happens before the graph of a workflow is first written."""
+
+    before_write: Callable[[], Awaitable[None]] | None = None
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if name.startswith(GRAPHS):
+            meddle, self.before_write = self.before_write, None
+            if meddle is not None:
+                await meddle()
+        return await super().write_note(name, data, expected=expected)
 
 
 async def test_the_end_of_a_replay_leaves_the_marker_of_the_next_replay_by_the_same_process(

@@ -47,6 +47,7 @@ from qo.model import (
 from qo.workflows import (
     GRAPHS,
     WorkflowTracker,
+    drop_markers,
     encode_graph,
     extend_graph,
     mark_open,
@@ -97,6 +98,7 @@ class WorkflowsClient:
             nodes=tuple(each.node for each in planned),
             key=idempotency_key,
             digest="" if idempotency_key is None else digest_of(planned),  # of payloads that may be encrypted
+            submission="" if idempotency_key is None else new_token(),
             is_stored=idempotency_key is None,
         )
         encode_graph(graph)  # raises before anything is stored
@@ -113,17 +115,31 @@ class WorkflowsClient:
                 "with other tasks or arguments"
             )
         if is_new:
-            await self._store(tasks)
+            await self._store(tasks, graph)
         elif not stored.is_stored:
             await self._resume(token, tasks)
         if not stored.is_stored:
             stored = await extend_graph(self._engine, token, is_stored=True)
         return SubmittedWorkflow(graph=stored, new=is_new)
 
-    async def _store(self, tasks: Sequence[NewTask]) -> None:
-        """Tasks that can run immediately come last, so that nothing runs before the others are stored."""
-        await self._client.submit_many([task for task in tasks if task.run_at == BLOCKED_AT])
-        await self._client.submit_many([task for task in tasks if task.run_at != BLOCKED_AT])
+    async def _store(self, tasks: Sequence[NewTask], new: WorkflowGraph | None = None) -> None:
+        """Tasks that can run immediately come last, so that nothing runs before the others are stored.
+
+        `new` is the graph if this call has written it.
+        """
+        blocked = [task for task in tasks if task.run_at == BLOCKED_AT]
+        for some in (blocked, [task for task in tasks if task.run_at != BLOCKED_AT]):
+            handles = await self._client.submit_many(some)
+            if new is not None and (left := {handle.id for handle in handles if not handle.new}):
+                await self._store_again([task for task in some if task.id in left], new)
+
+    async def _store_again(self, tasks: Sequence[NewTask], new: WorkflowGraph) -> None:
+        """Replace tasks of an earlier workflow with the same key: its graph is deleted, and they are about to be."""
+        graph = await read_graph(self._engine, new.token)
+        if graph is None or (graph.submission, graph.epoch) != (new.submission, new.epoch):
+            return  # a repeat of this submission may have stored them
+        await self._engine.delete([task.id for task in tasks])
+        await self._client.submit_many(tasks)
 
     async def _resume(self, token: str, tasks: Sequence[NewTask]) -> None:
         """Continue an interrupted submission. Some tasks may have been cancelled because others were missing."""
@@ -134,11 +150,16 @@ class WorkflowsClient:
 
     async def _write(self, graph: WorkflowGraph) -> WorkflowGraph:
         """Write a new graph, or return the one that another process has written under the same key."""
-        try:
-            await self._engine.write_note(GRAPHS + graph.token, encode_graph(graph), expected=NEW)
-        except Conflict:
-            return await read_graph(self._engine, graph.token) or graph
-        return graph
+        while True:
+            try:
+                await self._engine.write_note(GRAPHS + graph.token, encode_graph(graph), expected=NEW)
+            except Conflict:
+                stored = await read_graph(self._engine, graph.token)
+                if stored is not None:  # otherwise it was deleted in the meantime
+                    await drop_markers(self._engine, graph)
+                    return stored
+            else:
+                return graph
 
     async def add(self, token: str, planned: Sequence[PlannedTask]) -> list[int]:
         """Add tasks to a workflow from one of its running tasks, which their nodes name in `added_by`.

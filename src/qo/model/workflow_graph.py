@@ -58,6 +58,7 @@ class WorkflowGraph(Struct, frozen=True, kw_only=True):
     nodes: tuple[GraphNode, ...]
     key: str | None = None  # the idempotency key of the submission
     digest: str = ""  # of everything that was submitted, to recognise another submission under the same key
+    submission: str = ""  # random, if there is a key: workflows under the same key have the same token and task ids
     epoch: int = 0  # grows with each replay, after which cached states of finished tasks are invalid
     is_stored: bool = True  # False: its submission under a key may have been interrupted
     resumed_at: float | None = None  # when a repeated call resumed the submission

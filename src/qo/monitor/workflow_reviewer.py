@@ -73,12 +73,13 @@ class WorkflowReviewer:
         revision = marked_revision(note.name)
         if revision is None:
             await self._end_abandoned_replay(note, has_ended=has_ended)
-        elif revision > tracked.graph.revision:  # of an earlier workflow with the same key, whose tasks were deleted
+        elif revision.submission != tracked.graph.submission and self._is_abandoned(note):
+            # Of an earlier workflow with the same key, whose tasks were deleted, or of a submission that came second.
             await self._engine.drop_note(note.name)
 
     async def _end_abandoned_replay(self, note: Note, *, has_ended: bool) -> None:
         """Complete a replay whose process has died."""
-        if self._clock() < _began_at(note) + SUBMIT_DEADLINE:
+        if not self._is_abandoned(note):
             return
         if not has_ended:
             # Another process may have read the tasks before the replay, and may be removing the markers of that
@@ -87,6 +88,9 @@ class WorkflowReviewer:
                 graph = await extend_graph(self._engine, marked_token(note.name), epoch=1)
                 await mark_open(self._engine, graph)
         await self._engine.drop_note(note.name)
+
+    def _is_abandoned(self, note: Note) -> bool:
+        return self._clock() >= _began_at(note) + SUBMIT_DEADLINE
 
     async def _drop_if_abandoned(self, note: Note) -> None:
         """Drop the marker of a submission that ended before its graph was written. A damaged graph keeps its marker."""

@@ -11,6 +11,7 @@ from qo.workflows.graph_note import (
 from qo.workflows.open_markers import (
     OPEN_WORKFLOWS,
     OpenWorkflow,
+    drop_markers,
     mark_open,
     marked_revision,
     marked_token,
@@ -26,6 +27,7 @@ __all__ = [
     "WorkflowEngine",
     "WorkflowTracker",
     "decode_graph",
+    "drop_markers",
     "encode_graph",
     "extend_graph",
     "mark_open",

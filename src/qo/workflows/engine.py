@@ -26,6 +26,8 @@ from qo.ids import new_token
 from qo.model import (
     BLOCKED_AT,
     FILLS_RESULTS,
+    SUBMIT_DEADLINE,
+    UNFINISHED,
     WORKFLOW_ID_SUFFIX,
     Change,
     ClaimRequest,
@@ -34,6 +36,7 @@ from qo.model import (
     NodeState,
     Status,
     Task,
+    WorkflowGraph,
     fail,
     needs_results,
     node_address,
@@ -41,7 +44,7 @@ from qo.model import (
     wait_again,
     was_told_to_wait,
 )
-from qo.workflows.graph_note import GRAPHS, extend_graph
+from qo.workflows.graph_note import GRAPHS, extend_graph, read_graph
 from qo.workflows.open_markers import drop_markers, mark_open, replay_marker
 from qo.workflows.parent_results import (
     LaterClaim,
@@ -281,6 +284,14 @@ class WorkflowEngine(ForwardingEngine):
             if any(await self.engine.get_without_values(others[start : start + 500])):
                 return
         tasks = await self.engine.get_without_values(sorted(deleted & set(graph.task_ids())))
-        if all(task is None or task.status not in {Status.PENDING, Status.RUNNING} for task in tasks):
+        if any(task is not None and task.status in UNFINISHED for task in tasks):
+            return
+        # Another process may have deleted these tasks in the meantime, and the workflow may be submitted again.
+        current = await read_graph(self.engine, token)
+        if current is not None and current.submission == graph.submission and not await self._is_arriving(current):
             await self.engine.drop_note(GRAPHS + token)
             await drop_markers(self.engine, graph)
+
+    async def _is_arriving(self, graph: WorkflowGraph) -> bool:
+        """Whether its submission is not complete: the tasks may be those of an earlier workflow with the same key."""
+        return not graph.is_stored and await self.engine.now() < graph.stored_from(0) + SUBMIT_DEADLINE

@@ -53,6 +53,7 @@ class _StoredGraph(Struct, frozen=True, kw_only=True):
     nodes: tuple[_StoredNode, ...]
     key: str | None = None
     digest: str = ""
+    submission: str = ""
     epoch: int = 0
     is_stored: bool = True
     resumed_at: Instant | None = None
@@ -86,6 +87,7 @@ def encode_graph(graph: WorkflowGraph) -> bytes:
         nodes=tuple(_stored(node, types[node.type]) for node in graph.nodes),
         key=graph.key,
         digest=graph.digest,
+        submission=graph.submission,
         epoch=graph.epoch,
         is_stored=graph.is_stored,
         resumed_at=graph.resumed_at,
@@ -143,6 +145,7 @@ def decode_graph(note: Note) -> WorkflowGraph:
         nodes=nodes,
         key=stored.key,
         digest=stored.digest,
+        submission=stored.submission,
         epoch=stored.epoch,
         is_stored=stored.is_stored,
         resumed_at=stored.resumed_at,
@@ -185,11 +188,17 @@ async def read_graph(engine: Engine, token: str) -> WorkflowGraph | None:
 
 
 async def extend_graph(
-    engine: Engine, token: str, nodes: tuple[GraphNode, ...] = (), *, epoch: int = 0, **fields: Any
+    engine: Engine,
+    token: str,
+    nodes: tuple[GraphNode, ...] = (),
+    *,
+    epoch: int = 0,
+    submission: str | None = None,
+    **fields: Any,
 ) -> WorkflowGraph:
     """Add nodes to a graph, increase its epoch, and set other fields.
 
-    Raises InvalidWorkflow if the graph would be too large or does not exist.
+    Raises InvalidWorkflow if the graph would be too large, does not exist, or is not that of `submission`.
     """
     deadline = boot_clock() + _CONFLICT_DEADLINE
     backoff = Backoff(_MIN_CONFLICT_PAUSE, _MAX_CONFLICT_PAUSE, jitter=(0.0, 1.0))
@@ -198,6 +207,8 @@ async def extend_graph(
         if note is None:
             raise InvalidWorkflow(f"the graph of workflow {token} no longer exists")
         before = decode_graph(note)
+        if submission not in {None, before.submission}:
+            raise InvalidWorkflow(f"the workflow {token} was deleted and submitted again")
         after = msgspec.structs.replace(before, nodes=before.nodes + nodes, epoch=before.epoch + epoch, **fields)
         try:
             await engine.write_note(note.name, encode_graph(after), expected=note.version)

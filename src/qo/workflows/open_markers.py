@@ -5,10 +5,21 @@ They let the monitor find the workflows that it must check, and keep retention f
 A process that closes a workflow may have read the tasks before another process replays some of them or adds others,
 and it may die at any time. So it must not remove a marker that the other process has written. Therefore the name of a
 marker contains the revision of the graph, which a replay and an addition change, and a process removes only the
-markers of the revision that it has read, and of earlier ones. The submitted graph has a marker without a revision.
+markers of the revision that it has read, and of earlier ones.
+
+All tasks of a workflow may also be deleted, and the workflow submitted again under the same key, with the same token.
+Therefore the markers of a workflow with a key also name its submission. A graph without a key has a marker without a
+revision, until it is changed:
+
+    workflows-open/<token>                                a workflow without a key
+    workflows-open/<token>-<epoch>.<tasks>                after replays and additions
+    workflows-open/<token>-<submission>.<epoch>.<tasks>   a workflow with a key
+    workflows-open/<token>-<random>                       a replay whose consequences are not written yet
 """
 
 import heapq
+import re
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +29,22 @@ from qo.model import ANY, Note, WorkflowGraph
 from qo.notes import Instant
 
 OPEN_WORKFLOWS = "workflows-open/"
-_SUBMITTED = (0, 0)  # the revision of a graph as it was submitted
+_MARKED_REVISION = re.compile(r"-(?:([0-9a-f]+)\.)?([0-9]+)\.([0-9]+)$")
+
+
+class MarkedRevision(NamedTuple):
+    """The revision of a graph that a marker names."""
+
+    submission: str
+    epoch: int
+    added: int
+
+    def is_replaced_by(self, other: "MarkedRevision") -> bool:
+        """Whether the other revision is this or a later one of the same workflow."""
+        return self.submission == other.submission and self <= other
+
+
+_UNCHANGED = MarkedRevision("", 0, 0)
 
 
 class OpenWorkflow(Struct, frozen=True, kw_only=True):
@@ -29,10 +55,11 @@ class OpenWorkflow(Struct, frozen=True, kw_only=True):
 
 async def mark_open(engine: Engine, graph: WorkflowGraph) -> None:
     """Write the marker of this revision of the graph, and remove those of earlier ones, which it replaces."""
-    await _write(engine, _name(graph), graph.created_at)
-    if graph.revision != _SUBMITTED:
-        for name, revision in await _revisions(engine, graph.token):
-            if revision < graph.revision:
+    current = marker_name(graph)
+    await _write(engine, current, graph.created_at)
+    if _has_earlier_revisions(graph):
+        for name in await _names(engine, graph):
+            if name != current:
                 await engine.drop_note(name)
 
 
@@ -50,23 +77,32 @@ async def _write(engine: Engine, name: str, created_at: float) -> None:
 
 async def drop_markers(engine: Engine, graph: WorkflowGraph) -> None:
     """Remove the markers of this revision of the graph and of earlier ones."""
-    if graph.revision == _SUBMITTED:
-        await engine.drop_note(_name(graph))
-        return
-    for name, revision in await _revisions(engine, graph.token):
-        if revision <= graph.revision:
-            await engine.drop_note(name)
+    names = await _names(engine, graph) if _has_earlier_revisions(graph) else [marker_name(graph)]
+    for name in names:
+        await engine.drop_note(name)
 
 
-async def _revisions(engine: Engine, token: str) -> list[tuple[str, tuple[int, int]]]:
-    """The markers of the revisions of a workflow."""
-    names = [note.name for note in await engine.notes(OPEN_WORKFLOWS + token)]
-    return [(name, revision) for name in names if (revision := marked_revision(name)) is not None]
+def _has_earlier_revisions(graph: WorkflowGraph) -> bool:
+    return graph.revision > (0, 0)
 
 
-def _name(graph: WorkflowGraph) -> str:
-    epoch, added = graph.revision
-    return OPEN_WORKFLOWS + (graph.token if graph.revision == _SUBMITTED else f"{graph.token}-{epoch}.{added}")
+async def _names(engine: Engine, graph: WorkflowGraph) -> list[str]:
+    """The markers of this revision of the graph and of earlier ones."""
+    current = _revision(graph)
+    names = [note.name for note in await engine.notes(OPEN_WORKFLOWS + graph.token)]
+    return [name for name in names if (marked := marked_revision(name)) is not None and marked.is_replaced_by(current)]
+
+
+def _revision(graph: WorkflowGraph) -> MarkedRevision:
+    return MarkedRevision(graph.submission, *graph.revision)
+
+
+def marker_name(graph: WorkflowGraph) -> str:
+    revision = _revision(graph)
+    if revision == _UNCHANGED:
+        return OPEN_WORKFLOWS + graph.token
+    submission = f"{revision.submission}." if revision.submission else ""
+    return f"{OPEN_WORKFLOWS}{graph.token}-{submission}{revision.epoch}.{revision.added}"
 
 
 def replay_marker(token: str, replay: str) -> str:
@@ -78,13 +114,13 @@ def marked_token(marker: str) -> str:
     return marker.removeprefix(OPEN_WORKFLOWS).partition("-")[0]
 
 
-def marked_revision(marker: str) -> tuple[int, int] | None:
+def marked_revision(marker: str) -> MarkedRevision | None:
     """The revision of the graph in the name of a marker; None if it is the marker of a replay."""
-    _, separator, text = marker.removeprefix(OPEN_WORKFLOWS).partition("-")
-    if not separator:
-        return _SUBMITTED
-    epoch, dot, added = text.partition(".")
-    return (int(epoch), int(added)) if dot and epoch.isdecimal() and added.isdecimal() else None
+    found = _MARKED_REVISION.search(marker)
+    if found is None:
+        return None if "-" in marker.removeprefix(OPEN_WORKFLOWS) else _UNCHANGED
+    submission, epoch, added = found.groups(default="")
+    return MarkedRevision(submission, int(epoch), int(added))
 
 
 async def open_tokens(engine: Engine) -> frozenset[str]:

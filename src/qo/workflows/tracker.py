@@ -200,7 +200,7 @@ class WorkflowTracker:
         """Remove the markers of the revision of which all tasks are known to have finished."""
         if is_stored and not graph.is_stored:  # its submission ended before it could write this
             with suppress(InvalidWorkflow):
-                await extend_graph(self._engine, graph.token, is_stored=True)
+                await extend_graph(self._engine, graph.token, submission=graph.submission, is_stored=True)
         await drop_markers(self._engine, graph)
         self.cache.forget(graph.token)
 

@@ -49,15 +49,14 @@ class TrackedWorkflow:
     def is_newer_than(self, graph: WorkflowGraph) -> bool:
         """Whether another graph of this workflow is an earlier version of this one."""
         mine = self.graph
-        is_same = mine.created_at == graph.created_at
-        return is_same and (mine.epoch, len(mine.nodes)) > (graph.epoch, len(graph.nodes))
+        return _is_same(mine, graph) and (mine.epoch, len(mine.nodes)) > (graph.epoch, len(graph.nodes))
 
     def is_valid_for(self, graph: WorkflowGraph) -> bool:
         """Whether the cached finished tasks are also valid for a later version of the graph.
 
         All tasks may have been deleted, and the workflow submitted again under the same key, with the same ids.
         """
-        return (self.graph.created_at, self.graph.epoch) == (graph.created_at, graph.epoch)
+        return _is_same(self.graph, graph) and self.graph.epoch == graph.epoch
 
     def record(self, index: int, state: NodeState) -> None:
         """Cache a finished task. For a task that has added others, the attempt must be known too."""
@@ -210,3 +209,7 @@ def page_sizes(tracked: TrackedWorkflow) -> Iterator[int]:
     """How many tasks to read in one request: more, the more of them have finished. The last size is repeated."""
     yield from PAGE_SIZES
     yield from repeat(PAGE_SIZES[-1], len(tracked.graph.nodes))
+
+
+def _is_same(one: WorkflowGraph, other: WorkflowGraph) -> bool:
+    return (one.created_at, one.submission) == (other.created_at, other.submission)
