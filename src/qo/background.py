@@ -99,7 +99,9 @@ class LoopThread:
         return self._loop
 
     async def _until_stopped(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if task is not None:
+            task.add_done_callback(_retrieve_error)
         try:
             return await coroutine
         except asyncio.CancelledError:
@@ -117,10 +119,18 @@ def _live(loop: asyncio.AbstractEventLoop, calls: set[Future[Any]]) -> None:
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_TIMEOUT))
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it waits for the store
         loop.close()
         for call in list(calls):  # their cancellation waits for the store
             with suppress(InvalidStateError):  # the caller was interrupted
                 call.set_exception(_stopped())
+
+
+def _retrieve_error(call: "asyncio.Task[Any]") -> None:
+    """The caller gets the error. A caller that was cancelled does not, and then asyncio would log it."""
+    if not call.cancelled():
+        call.exception()
 
 
 def _stopped() -> OutcomeUnknown:

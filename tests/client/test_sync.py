@@ -1,6 +1,7 @@
 """The same queue for plain code: it waits instead of awaiting, and it survives a fork."""
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -166,6 +167,27 @@ async def test_a_stop_does_not_look_like_a_cancellation_of_the_awaiting_code() -
     await asyncio.to_thread(thread.stop)
     with pytest.raises(OutcomeUnknown):
         await call
+
+
+async def test_the_error_of_a_call_whose_caller_was_cancelled_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    thread, entered = LoopThread("mine"), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def fails() -> None:
+        loop.call_soon_threadsafe(entered.set)
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            raise StorageError("the store is away") from None
+
+    caller = asyncio.create_task(thread.arun(fails()))
+    await entered.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+    await thread.arun(_name())  # after the call has failed
+    gc.collect()
+    await asyncio.to_thread(thread.stop)
+    assert caplog.text == ""
 
 
 def interrupt_wait(_number: int, frame: FrameType | None) -> None:

@@ -189,6 +189,26 @@ async def test_a_store_that_is_away_at_the_end_does_not_keep_the_process(
     assert "are lost" in caplog.text
 
 
+async def test_a_write_that_hangs_at_the_end_is_stopped(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qo.stats.archive._MIN_WRITE_INTERVAL", 0.01)
+    monkeypatch.setattr("qo.stats.archive._LAST_WRITE_TIMEOUT", 0.1)
+    hangs, before = asyncio.Event(), asyncio.all_tasks()
+
+    class Frozen(MemoryEngine):
+        async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+            if not name.startswith(PREFIX):
+                return await super().write_note(name, data, expected=expected)
+            hangs.set()
+            return await asyncio.Future()
+
+    client = Client(Frozen(clock), clock=clock)
+    await complete_one(client)
+    await hangs.wait()
+    await complete_one(client)  # does not start a second write
+    await client.close()
+    assert asyncio.all_tasks() == before
+
+
 # --- hours that are over
 
 

@@ -185,19 +185,26 @@ class StatsRecorder:
         if rows is None:
             rows = self._minutes[minute] = {}
         self._unwritten.add(minute // HOUR)
-        if self._timer is None and self.is_automatic:
-            self._timer = asyncio.get_running_loop().call_later(self._pause, self._write_now)
+        if self.is_automatic:
+            self._write_soon()
         return row_of(rows, key)
 
+    def _write_soon(self) -> None:
+        """Start the timer of the next write, unless a write is running: `_write` starts it again."""
+        if self._timer is None and self._writing is None:
+            self._timer = asyncio.get_running_loop().call_later(self._pause, self._write_now)
+
     def _write_now(self) -> None:
-        self._writing = asyncio.create_task(self._write())
+        self._timer, self._writing = None, asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        self._timer = None
-        with suppress(QoError):  # the next write tries again
-            await self.flush()
-        if self._unwritten and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pause, self._write_now)
+        try:
+            with suppress(QoError):  # the next write tries again
+                await self.flush()
+        finally:
+            self._writing = None
+        if self._unwritten:
+            self._write_soon()
 
     async def flush(self) -> None:
         """Write the counts since the last write. Raises StorageError."""
@@ -241,5 +248,7 @@ class StatsRecorder:
                     await self.flush()
             except (QoError, TimeoutError) as error:
                 log.warning("the statistics of the last %.0f s are lost: %s", self._pause, str(error) or "no answer")
-        if self._writing is not None:
-            await asyncio.wait([self._writing], timeout=_LAST_WRITE_TIMEOUT)
+        if (writing := self._writing) is not None:
+            await asyncio.wait([writing], timeout=_LAST_WRITE_TIMEOUT)
+            writing.cancel()  # the event loop may end now
+            await asyncio.wait([writing], timeout=_LAST_WRITE_TIMEOUT)
