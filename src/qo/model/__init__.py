@@ -153,6 +153,7 @@ from qo.model.text import (
 )
 from qo.model.unique import OnDuplicate, Unique, UniqueUntil, amend, check_unique, unique_key
 from qo.model.workflow import (
+    ARRIVING,
     MISSING,
     Effect,
     NodeState,
@@ -198,6 +199,7 @@ __all__ = [
     "ADMIN_NOTES",
     "AGEING",
     "ANY",
+    "ARRIVING",
     "AUDIT_NOTES",
     "BLOCKED_AT",
     "DAMAGED",

@@ -28,6 +28,7 @@ class NodeState(NamedTuple):
     attempt: int | None = None  # None: not known
     is_blocked: bool = False
     is_cancelled_by_parent: bool = False
+    is_arriving: bool = False  # it is not stored yet; if it has parents, it is stored as blocked
 
     @property
     def has_ended(self) -> bool:
@@ -35,6 +36,7 @@ class NodeState(NamedTuple):
 
 
 MISSING = NodeState(None)
+ARRIVING = NodeState(Status.PENDING, is_arriving=True)
 _BLOCKED = NodeState(Status.PENDING, is_blocked=True)
 _RELEASED = NodeState(Status.PENDING)
 _CANCELLED = NodeState(Status.CANCELLED, is_cancelled_by_parent=True)
@@ -111,7 +113,8 @@ def _change(graph: WorkflowGraph, index: int, states: Mapping[int, NodeState]) -
 def _block_again(
     graph: WorkflowGraph, index: int, states: Mapping[int, NodeState], replayed: Collection[int]
 ) -> Change | None:
-    if states[index].status is not Status.PENDING or states[index].is_blocked:
+    state = states[index]
+    if state.status is not Status.PENDING or state.is_blocked or state.is_arriving:
         return None
     if not any(parent in replayed and states[parent].status in UNFINISHED for parent in graph.nodes[index].parents):
         return None

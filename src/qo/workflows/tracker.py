@@ -9,11 +9,14 @@ Every process reads after its own write is durable. If two processes settle the 
 time, at least one of them therefore sees both outcomes. The monitor completes with `review` what a crash leaves undone.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from qo.backoff import Backoff
+from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import InvalidWorkflow, StorageError
 from qo.model import (
@@ -36,7 +39,8 @@ from qo.workflows.workflow_cache import PAGE_SIZES, TrackedWorkflow, WorkflowCac
 
 log = logging.getLogger("qo.workflows")
 _APPLY_SIZE = 500  # changes in one request
-_MAX_REVIEWS = 5  # attempts, if the workflow is replayed in the meantime
+_REPLAY_DEADLINE = 60.0  # seconds for decisions about a workflow that other processes replay in the meantime
+_MIN_REPLAY_PAUSE, _MAX_REPLAY_PAUSE = 0.002, 0.5  # seconds between two attempts
 
 
 _STATES = {status: NodeState(status) for status in Status}
@@ -213,7 +217,7 @@ class WorkflowTracker:
         cancelled because of a parent are revived. Only the affected tasks are read.
         """
         cancelled: dict[int, NodeState] = {}
-        for _ in range(_MAX_REVIEWS):
+        async for _ in _attempts(token):
             tracked = await self.cache.load(token)
             if tracked is None:
                 return
@@ -228,7 +232,6 @@ class WorkflowTracker:
             if not applied.is_due_again and not any(change.run_at == BLOCKED_AT for change in changes):
                 await self._settle(tracked, cancelled)
                 return
-        raise StorageError(f"workflow {token} is being replayed by other processes; try again")
 
     async def _affected(
         self, tracked: TrackedWorkflow, replayed: Collection[int]
@@ -252,7 +255,7 @@ class WorkflowTracker:
 
         Raises StorageError.
         """
-        for _ in range(_MAX_REVIEWS):
+        async for _ in _attempts(token):
             tracked = await self.cache.load(token)
             if tracked is None:
                 return True
@@ -261,14 +264,24 @@ class WorkflowTracker:
             changes = decide(graph, states)
             if changes and await self.cache.is_replayed(tracked):
                 continue
-            if not (await self._apply(tracked, changes)).is_due_again:
-                break
-        else:
-            raise StorageError(f"workflow {token} is being replayed by other processes; try again")
-        if not all(state.has_ended for state in states.values()):
-            return False
-        await self._close_if_ended(tracked)
+            if (await self._apply(tracked, changes)).is_due_again:
+                continue
+            if not all(state.has_ended for state in states.values()):
+                return False
+            await self._close_if_ended(tracked)
+            break
         return True
+
+
+async def _attempts(token: str) -> AsyncIterator[None]:
+    """Attempts with growing pauses, until the caller stops. Raises StorageError after `_REPLAY_DEADLINE`."""
+    deadline = boot_clock() + _REPLAY_DEADLINE
+    backoff = Backoff(_MIN_REPLAY_PAUSE, _MAX_REPLAY_PAUSE, jitter=(0.0, 1.0))
+    while True:
+        yield
+        if boot_clock() >= deadline:
+            raise StorageError(f"workflow {token} is being replayed by other processes; try again")
+        await asyncio.sleep(backoff.next())
 
 
 def _needs_others(graph: WorkflowGraph, changes: Sequence[Change], ended: Collection[int]) -> bool:

@@ -8,6 +8,7 @@ from qo import notes
 from qo.engine import Engine
 from qo.errors import DamagedNote
 from qo.model import (
+    ARRIVING,
     SUBMIT_DEADLINE,
     Change,
     Effect,
@@ -160,7 +161,7 @@ class WorkflowCache:
         tasks = await self._engine.get_without_values([graph.task_id(index) for index in indexes])
         states = dict(zip(indexes, map(node_state, tasks), strict=True))
         missing = [index for index, state in states.items() if state.status is None]
-        states |= dict.fromkeys(await self._on_their_way(graph, missing), NodeState(Status.PENDING))
+        states |= dict.fromkeys(await self._on_their_way(graph, missing), ARRIVING)
         for index, state in states.items():
             tracked.record(index, state)
         return states
