@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from qo.client import Client
+from qo.client.describe import PlannedTask
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
@@ -71,9 +72,10 @@ class MeddledDrop(MeddlingStore):
             await meddle()
 
 
-async def _submit(store: WorkflowStore) -> WorkflowGraph:
+async def _submit(store: WorkflowStore, *plan: PlannedTask) -> WorkflowGraph:
     """Submit a workflow under a key that others had before."""
-    submitted = await store.client.workflows.submit("flow", [planned(), planned(0)], idempotency_key="k")
+    plan = plan or (planned(), planned(0))
+    submitted = await store.client.workflows.submit("flow", plan, idempotency_key="k")
     assert submitted.new
     return submitted.graph
 
@@ -99,21 +101,22 @@ async def test_a_late_end_of_a_deleted_workflow_leaves_the_marker_of_the_next_on
     assert child.id == first.task_id(1)
 
 
+@pytest.mark.parametrize("plan", [(planned(),), (planned(), planned(0))])
 async def test_a_workflow_that_is_submitted_while_its_predecessor_is_deleted_keeps_its_tasks(
-    store: WorkflowStore,
+    store: WorkflowStore, plan: tuple[PlannedTask, ...]
 ) -> None:
-    first = await _submit(store)
+    first = await _submit(store, *plan)
     await _complete_all(store)
     deleting = MeddledDrop(store.engine)
 
     async def submit() -> None:
-        await _submit(store)
+        await _submit(store, *plan)
 
     deleting.after_drop = submit  # the graph is gone, and the tasks are not
     await Client(deleting, clock=store.clock).engine.delete(first.task_ids())
-    assert await store.statuses(first) == [Status.PENDING, Status.PENDING]
+    assert await store.statuses(first) == [Status.PENDING] * len(plan)
     await _complete_all(store)
-    assert await store.statuses(first) == [Status.COMPLETED, Status.COMPLETED]
+    assert await store.statuses(first) == [Status.COMPLETED] * len(plan)
     assert await store.engine.notes(OPEN_WORKFLOWS) == []
 
 
@@ -131,6 +134,21 @@ async def test_a_deletion_that_comes_second_leaves_the_graph_of_the_next_workflo
     deleting.after_get = delete_and_submit
     assert await Client(deleting, clock=store.clock).engine.delete(first.task_ids()) == [False, False]
     assert await store.statuses(first) == [Status.PENDING, Status.PENDING]
+
+
+async def test_tasks_that_a_repeated_submission_has_stored_are_not_taken_for_those_of_a_predecessor(
+    store: WorkflowStore,
+) -> None:
+    slow = MeddlingStore(store.engine)
+
+    async def repeat_and_run() -> None:
+        repeated = await store.client.workflows.submit("flow", [planned()], idempotency_key="k")
+        assert not repeated.new
+        await _complete_all(store)
+
+    slow.before_add = repeat_and_run
+    graph = (await Client(slow, clock=store.clock).workflows.submit("flow", [planned()], idempotency_key="k")).graph
+    assert await store.statuses(graph) == [Status.COMPLETED]
 
 
 async def test_a_submission_that_comes_second_leaves_no_marker(store: WorkflowStore) -> None:
