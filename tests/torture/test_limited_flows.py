@@ -24,22 +24,29 @@ from tests.torture.test_limits import IS_LONG, most_at_once, store
 
 __all__ = ["store"]  # a fixture
 
-_QUICK = ("--lease", "4", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
+_MONITOR = ("--check-interval", "0.2", "--expiry-grace", "0.1")
+_QUICK = ("--lease", "4", "--heartbeat", "0.2", "--poll", "0.1")
 _MAX_FREEZE = 1.0  # seconds: a worker that is frozen for longer than its lease may run on for a moment
 _FLOW_SIZE = 6
 
 
 class _Fleet:
-    """Workers, and a client to whose tasks everything happens."""
+    """Workers with monitors, or workers and a monitor, and a client to whose tasks everything happens."""
 
     def __init__(self, client: Client, url: str, folder: Path, dice: random.Random) -> None:
         self.client, self._url, self._folder, self._dice = client, url, folder, dice
         self.log = folder / "lines.txt"
         self.flows: list[str] = []
+        self._monitor = start_qo(url, folder, "monitor", *_MONITOR) if dice.random() < 0.5 else None
         self.workers = [self._start() for _ in range(3 if IS_LONG else 2)]
 
+    @property
+    def processes(self) -> list[Worker]:
+        return self.workers if self._monitor is None else [*self.workers, self._monitor]
+
     def _start(self) -> Worker:
-        words = ("worker", "tests.torture.limited_flow_app:app", *_QUICK, "--concurrency", "6")
+        monitor = _MONITOR if self._monitor is None else ("--no-monitor",)
+        words = ("worker", "tests.torture.limited_flow_app:app", *_QUICK, *monitor, "--concurrency", "6")
         return start_qo(self._url, self._folder, *words, FLOW_LOG=str(self.log))
 
     async def submit(self) -> None:
@@ -128,8 +135,8 @@ async def test_limits_hold_whatever_happens_to_tasks_and_workflows(
             ended = {await client.workflows.status(id) for id in fleet.flows}
             assert WorkflowStatus.RUNNING not in ended and WorkflowStatus.COMPLETED in ended
         finally:
-            for worker in fleet.workers:
-                await asyncio.to_thread(end, worker, signal.SIGKILL)
+            for process in fleet.processes:
+                await asyncio.to_thread(end, process, signal.SIGKILL)
             if consuming is not None:
                 consuming.cancel()
                 with suppress(asyncio.CancelledError):
