@@ -209,6 +209,34 @@ async def test_a_write_that_hangs_at_the_end_is_stopped(clock: ManualClock, monk
     assert asyncio.all_tasks() == before
 
 
+async def test_nothing_is_written_after_the_end(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qo.stats.archive._MIN_WRITE_INTERVAL", 0.01)
+    monkeypatch.setattr("qo.stats.archive._MAX_WRITE_INTERVAL", 0.01)
+    waits, go, writes = asyncio.Event(), asyncio.Event(), 0
+
+    class Away(MemoryEngine):
+        async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+            nonlocal writes
+            if name.startswith(PREFIX):
+                writes += 1
+                waits.set()
+                await go.wait()
+                raise StorageError("away")
+            return await super().write_note(name, data, expected=expected)
+
+    client = Client(Away(clock), clock=clock)
+    await complete_one(client)
+    await waits.wait()
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0)  # it waits for the write
+    go.set()
+    await closing
+    before, later = writes, asyncio.Event()
+    asyncio.get_running_loop().call_later(0.02, later.set)  # after a timer of the recorder
+    await later.wait()
+    assert writes == before
+
+
 # --- hours that are over
 
 

@@ -239,9 +239,7 @@ class StatsRecorder:
 
     async def close(self) -> None:
         """Write the remaining counts, if the store answers within `_LAST_WRITE_TIMEOUT`."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._unwritten:
             try:
                 async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
@@ -252,3 +250,9 @@ class StatsRecorder:
             await asyncio.wait([writing], timeout=_LAST_WRITE_TIMEOUT)
             writing.cancel()  # the event loop may end now
             await asyncio.wait([writing], timeout=_LAST_WRITE_TIMEOUT)
+        self._stop_timer()  # a write that failed meanwhile has started it
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
