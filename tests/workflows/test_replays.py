@@ -323,38 +323,3 @@ async def test_a_task_that_ends_together_with_a_replay_lets_its_children_follow(
     await store.client.engine.apply([complete(first)])
     assert await store.client.apply([replay_finished(first.id), complete(second)]) == [True, True]
     assert await _kinds(store, graph) == [PendingKind.READY, None, PendingKind.READY]
-
-
-async def test_a_replay_blocks_children_however_often_other_processes_replay_meanwhile(store: WorkflowStore) -> None:
-    graph = await store.submit(planned(), planned(0))
-    await _complete(store)
-    meddling = MeddlingStore(store.engine)
-    replays = 0
-
-    async def begin_replay() -> None:
-        nonlocal replays
-        replays += 1
-        await extend_graph(store.engine, graph.token, epoch=1)
-        if replays < 10:
-            meddling.after_get = begin_replay
-
-    async def meddle() -> None:
-        meddling.after_get = begin_replay
-
-    meddling.after_apply = meddle  # of the mark of the child
-    await Client(meddling, clock=store.clock).engine.apply([replay_finished(graph.task_id(0))])
-    assert replays == 10
-    assert await _kinds(store, graph) == [PendingKind.READY, PendingKind.BLOCKED]
-
-
-async def test_a_replay_does_not_wait_for_tasks_that_are_being_added(
-    store: WorkflowStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    graph = await store.submit(planned())
-    adder = await claim_one(store.client.engine)
-    added = planned(0, added_by=(0, adder.attempt))
-    await extend_graph(store.engine, graph.token, (added.node,))  # by a process that is about to store the task
-    await store.client.engine.apply([fail(adder, "no")])
-    await store.client.engine.apply([replay(adder.id)])
-    assert caplog.text == ""
-    assert await _kinds(store, graph) == [PendingKind.READY, None]
