@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from qo.clock import iso
+from qo.line_handler import LineHandler
 from qo.model import Task
 from qo.running_task import running
 from qo.safe_text import clean, clean_lines, escape_json
@@ -50,6 +51,11 @@ def is_of_qo(record: logging.LogRecord) -> bool:
     """Whether qo logged this record, and not a handler."""
     name = record.name  # a record made from a dict may have none
     return bool(name) and (name[:3] == "qo." or name == "qo")
+
+
+def is_routine(record: logging.LogRecord) -> bool:
+    """Whether the line may be written a few milliseconds later. What a handler logged before a crash must be there."""
+    return record.levelno < logging.WARNING and is_of_qo(record)
 
 
 class TextFormatter(logging.Formatter):
@@ -125,9 +131,12 @@ def start_logging(level: str, *, as_json: bool, root: bool = False) -> None:
 
 
 def apply(settings: LogSettings, *, root: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr, is_routine)
     handler.setFormatter(JsonFormatter() if settings.as_json else TextFormatter(colour=settings.colour))
     log = logging.getLogger("qo")
+    for old in log.handlers:
+        if isinstance(old, LineHandler):
+            old.close()
     log.handlers[:] = [handler]
     log.setLevel(settings.level.upper())
     log.propagate = False
