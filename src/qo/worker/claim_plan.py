@@ -57,6 +57,15 @@ class Prefetch:
         usual, self._previous_claim = min(took, self._previous_claim), took
         self.horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * usual))
 
+    @property
+    def parts(self) -> int:
+        """Into how many claims the prefetched tasks are divided.
+
+        Two: one half runs while the other half is being claimed or settled. Three on a store with slow writes: one part
+        runs while another one is being claimed and the last one settled, so that neither waits for the other.
+        """
+        return 2 if self.horizon <= HORIZON else 3
+
     def ahead(self) -> int:
         """How many tasks to hold beyond the running ones, if all are quick."""
         now = self._clock()
@@ -180,10 +189,10 @@ class ClaimPlan:
         else:
             ahead = self.prefetch.ahead()
             room = self._settings.concurrency + ahead - len(self._leased_runs)
-            if room <= ahead // 2:  # a nearly full worker waits until a claim returns enough tasks to be worth its cost
+            part = ahead // self.prefetch.parts
+            if room <= part:  # a nearly full worker waits until a claim returns enough tasks to be worth its cost
                 return None
-            # Claim half of the capacity: one half runs while the other half is being claimed or settled.
-            limit = self._limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
+            limit = self._limits.total(min(room, max(self._settings.concurrency, part)))
             limit, self._caps = self._startable(limit)
             if self._is_nearly_full(ahead):
                 return None

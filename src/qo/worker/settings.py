@@ -18,7 +18,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     drain: bool = False  # stop when no task is due and no retry is pending
     heartbeat: float = 10.0  # seconds between two registrations; up to three times that while idle on a slow store
     poll: float | None = None  # seconds between two claims at most; None: chosen by the duration of a claim
-    prefetch: int = 5000  # tasks held beyond the running ones at most; only quick tasks are prefetched
+    prefetch: int = 7500  # tasks held beyond the running ones at most; only quick tasks are prefetched
     # Seconds after which a due task of a type that was never registered is failed; None: it stays pending.
     fail_unknown_types: float | None = None
     stuck_after: float = 120.0  # seconds without an answer of the store after which the worker stops

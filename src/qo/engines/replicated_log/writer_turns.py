@@ -8,11 +8,15 @@ commit. A process that has never won is unknown to the others: after several con
 
 import asyncio
 from collections import OrderedDict
+from typing import NamedTuple
 
 from qo.engines.contention import ContentionSignal, WriteAttempts, WriterFairness
 
 _MAX_DISTANCE = 3  # with N writers in turns, each wrote one of the last N records; allow three times as many
-_MAX_SILENCE = 2.0  # seconds without a record after which a writer is inactive; at least three rounds of all writers
+# A writer is inactive when it has been silent for four times as long as usual: it has ended, or has little to write.
+# After its first record, the usual time is unknown.
+_SILENT_INTERVALS, _MAX_SILENCE = 4, 2.0  # seconds
+_MIN_ROUNDS = 3  # of turns of all writers, until one of them is inactive
 _MIN_WRITERS, _MAX_WRITERS = 2, 256
 _MAX_WRITERS_IN_TURNS = 6  # with more writers, turns are slower than races
 _FIRST_BACKOFF, _GAP_FACTOR, _WRITING_FACTOR = 0.5, 1.0, 2.0  # with more writers; see WriterFairness
@@ -21,6 +25,14 @@ _MAX_TURN = 0.5  # seconds
 _SIGNAL_AFTER, _MIN_LOSSES = 0.5, 4  # seconds and conflicts after which a loser sends the contention signal
 _POLL_INTERVAL = 3.0  # seconds between two reads of the contention signal
 _FIRST_POLL_DELAY = 0.3  # seconds after which a process that begins to write reads the contention signal
+
+
+class SeenWriter(NamedTuple):
+    """What the records of a process say about it."""
+
+    seq: int  # of its last record
+    at: float  # when it was written, by the clock of the event loop
+    interval: float | None  # the longest time between its last records
 
 
 class WriterTurns(WriterFairness):
@@ -35,13 +47,14 @@ class WriterTurns(WriterFairness):
             first_poll_delay=_FIRST_POLL_DELAY,
         )
         self._process = process
-        # For each writer, the number of its last record and when it was written; the most recent writer is last.
-        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._seen: OrderedDict[str, SeenWriter] = OrderedDict()  # the most recent writer is last
         self._sending: asyncio.Task[None] | None = None
 
     def saw(self, writer: str, seq: int, age: float) -> None:
         """Call with each record, in order. `age`: seconds since it was written."""
-        self._seen[writer] = seq, asyncio.get_running_loop().time() - age
+        at, before = asyncio.get_running_loop().time() - age, self._seen.get(writer)
+        interval = None if before is None else max(at - before.at, (before.interval or 0.0) / 2)
+        self._seen[writer] = SeenWriter(seq, at, interval)
         self._seen.move_to_end(writer)
         if len(self._seen) > _MAX_WRITERS:
             self._seen.popitem(last=False)
@@ -51,13 +64,16 @@ class WriterTurns(WriterFairness):
         now = asyncio.get_running_loop().time()
         if len(self._seen) < _MIN_WRITERS:
             return []
-        last = next(reversed(self._seen.values()))[0]
-        silence = max(_MAX_SILENCE, 3 * len(self._seen) * self.turn)
+        last = next(reversed(self._seen.values())).seq
+        max_silence = max(_MAX_SILENCE, _MIN_ROUNDS * len(self._seen) * self.turn)
         found = list[str]()
-        for distance, (writer, (seq, at)) in enumerate(reversed(self._seen.items()), start=1):
-            if last - seq > _MAX_DISTANCE * distance or now - at > silence:
+        for writer, (seq, at, interval) in reversed(self._seen.items()):
+            writers = len(found) + 1
+            if last - seq > _MAX_DISTANCE * writers or now - at > max_silence:
                 break
-            found.append(writer)
+            usual = max_silence if interval is None else _SILENT_INTERVALS * interval
+            if now - at <= max(usual, _MIN_ROUNDS * writers * self.turn):
+                found.append(writer)
         return found
 
     def _before_us(self) -> int:
