@@ -37,6 +37,7 @@ class StartQueue:
 
     def __init__(self, slots: int, *, clock: Clock = boot_clock, table: RunTable | None = None) -> None:
         self._slots = self._free = slots
+        self.ended_runs = 0  # those whose handlers have ended or were abandoned
         self._clock, self._table = clock, table
         self._lock = threading.Lock()
         self._order = StartOrder()  # the waiting runs
@@ -230,6 +231,7 @@ class StartQueue:
         if run in self._taken:
             self._taken.remove(run)
             self._free += 1
+            self.ended_runs += run.began is not None
 
     def _track_idle_time(self) -> None:
         """Call when runs have come or gone. The caller holds the lock."""

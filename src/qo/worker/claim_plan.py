@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean
 
 from qo.clock import Clock
@@ -36,16 +36,18 @@ _OVERTAKEN_PERIOD = 30.0  # seconds for which a type is not prefetched after its
 class Prefetch:
     """How many tasks to prefetch: those that will start soon, judged by recent run times of each type."""
 
-    def __init__(self, limit: int, slots: int, clock: Clock) -> None:
-        """`clock` stands still while the worker has nothing to run: only the rate at which it can run tasks counts."""
-        self._limit, self._slots, self._clock = limit, slots, clock
-        self._since, self._ended, self._rate = clock(), 0, 0.0
+    def __init__(self, limit: int, slots: int, clock: Clock, ended: Callable[[], int]) -> None:
+        """`clock` stands still while the worker has nothing to run: only the rate at which it can run tasks counts.
+
+        `ended` tells how many runs have ended so far. It includes those that a slow store has not settled yet.
+        """
+        self._limit, self._slots, self._clock, self._ended = limit, slots, clock, ended
+        self._since, self._ended_before, self._rate = clock(), ended(), 0.0
         self.horizon, self._previous_claim = HORIZON, 0.0  # both in seconds
         self._usual: dict[str, float] = {}  # average seconds of a run, by type
 
-    def ended(self, type: str, took: float, runs: int = 1) -> None:
+    def ran(self, type: str, took: float, runs: int = 1) -> None:
         """Adapt to this many runs, which took `took` seconds on average."""
-        self._ended += runs
         usual = self._usual.get(type, took)
         self._usual[type] = usual + (took - usual) * (1 - (1 - _RUN_TIME_WEIGHT) ** runs)
 
@@ -68,14 +70,14 @@ class Prefetch:
 
     def ahead(self) -> int:
         """How many tasks to hold beyond the running ones, if all are quick."""
-        now = self._clock()
-        passed = now - self._since
-        is_first = passed > 0 and not self._rate and self._ended >= _MIN_FIRST_RUNS
+        now, ended = self._clock(), self._ended()
+        passed, runs = now - self._since, ended - self._ended_before
+        is_first = passed > 0 and not self._rate and runs >= _MIN_FIRST_RUNS
         if passed >= _RATE_WINDOW or is_first:
-            rate = self._ended / passed
+            rate = runs / passed
             # The number of claimed tasks limits the measured rate, so a rising rate is adopted immediately.
             self._rate = max(rate, _OLD_RATE_WEIGHT * self._rate + (1 - _OLD_RATE_WEIGHT) * rate)
-            self._since, self._ended = now, 0
+            self._since, self._ended_before = now, ended
         return min(self._limit, int(self._rate * self.horizon))
 
     def ahead_of(self, type: str) -> int:
@@ -166,7 +168,7 @@ class ClaimPlan:
         self.lease = LeaseLength(settings.lease)
         # A worker that waits for a slow claim has nothing to run. If this time counted, the rate would fall, which
         # would shrink the next claim, and so on.
-        self.prefetch = Prefetch(settings.prefetch, settings.concurrency, queue.busy_time)
+        self.prefetch = Prefetch(settings.prefetch, settings.concurrency, queue.busy_time, lambda: queue.ended_runs)
         self.overtaken = OvertakenTypes(clock)
         # Of the last request: prefetch limits by type, without rate and concurrency limits.
         self._caps: dict[str, int] = {}
@@ -240,7 +242,7 @@ class ClaimPlan:
                 times.setdefault(run.task.type, []).append(run.ended - run.began)
         for type, took in times.items():
             self.overtaken.began(type, began[type])
-            self.prefetch.ended(type, fmean(took), len(took))
+            self.prefetch.ran(type, fmean(took), len(took))
         self.changed.set()
 
     def unstarted(self, run: Run) -> None:

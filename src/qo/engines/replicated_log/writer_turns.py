@@ -1,9 +1,10 @@
 """Turns of the processes that write to one shard.
 
 The winner of a race can write again without reading, so it would win every race. Each record names its writer, so all
-processes know the other writers. Before a process writes again, it pauses for one commit of each writer that has
-written less recently. During the pause these writers catch up, so few races are lost, and calls gather for the next
-commit. A process that has never won is unknown to the others: after several conflicts it sends the contention signal.
+processes know the other writers. After its turn of one to three commits, a process pauses for one turn of each writer
+that has written less recently. During the pause these writers catch up, so few races are lost, and calls gather for
+the next commit. A process that has never won is unknown to the others: after several conflicts it sends the contention
+signal.
 """
 
 import asyncio
@@ -13,13 +14,16 @@ from typing import NamedTuple
 from qo.engines.contention import ContentionSignal, WriteAttempts, WriterFairness
 
 _MAX_DISTANCE = 3  # with N writers in turns, each wrote one of the last N records; allow three times as many
-# A writer is inactive when it has been silent for four times as long as usual: it has ended, or has little to write.
+# A writer is inactive when it has been silent for six times as long as usual: it has ended, or has little to write.
 # After its first record, the usual time is unknown.
-_SILENT_INTERVALS, _MAX_SILENCE = 4, 2.0  # seconds
+_SILENT_INTERVALS, _MAX_SILENCE = 6, 2.0  # seconds
 _MIN_ROUNDS = 3  # of turns of all writers, until one of them is inactive
 _MIN_WRITERS, _MAX_WRITERS = 2, 256
 _MAX_WRITERS_IN_TURNS = 6  # with more writers, turns are slower than races
 _FIRST_BACKOFF, _GAP_FACTOR, _WRITING_FACTOR = 0.5, 1.0, 2.0  # with more writers; see WriterFairness
+# A turn of N writers is N - 1 commits, up to this number. Only the first commit of a turn needs a read before it. Two
+# writers gain less from this than from larger batches.
+_MAX_COMMITS = 3
 _TURN_FACTOR = 1.2  # of a commit: leaves time to read the new record first
 _MAX_TURN = 0.5  # seconds
 _SIGNAL_AFTER, _MIN_LOSSES = 0.5, 4  # seconds and conflicts after which a loser sends the contention signal
@@ -48,10 +52,13 @@ class WriterTurns(WriterFairness):
         )
         self._process = process
         self._seen: OrderedDict[str, SeenWriter] = OrderedDict()  # the most recent writer is last
+        self._commits = 0  # of the last writer, since the last record of another one
         self._sending: asyncio.Task[None] | None = None
 
     def saw(self, writer: str, seq: int, age: float) -> None:
         """Call with each record, in order. `age`: seconds since it was written."""
+        is_same = bool(self._seen) and next(reversed(self._seen)) == writer
+        self._commits = self._commits + 1 if is_same else 1
         at, before = asyncio.get_running_loop().time() - age, self._seen.get(writer)
         interval = None if before is None else max(at - before.at, (before.interval or 0.0) / 2)
         self._seen[writer] = SeenWriter(seq, at, interval)
@@ -77,11 +84,18 @@ class WriterTurns(WriterFairness):
         return found
 
     def _before_us(self) -> int:
-        """How many of them have written less recently than this process. 0 if there are too many for turns."""
+        """How many of them have a turn before this process. 0 if there are too many for turns."""
         active = self._active()
         if self._process not in active or len(active) > _MAX_WRITERS_IN_TURNS:
             return 0
-        return len(active) - active.index(self._process) - 1
+        place = active.index(self._process)
+        return 0 if place == 0 and self._is_turn_unfinished(active) else len(active) - place - 1
+
+    def _is_turn_unfinished(self, active: list[str]) -> bool:
+        """Whether the last writer may commit again before the others."""
+        return _MIN_WRITERS <= len(active) <= _MAX_WRITERS_IN_TURNS and self._commits < min(
+            len(active) - 1, _MAX_COMMITS
+        )
 
     @property
     def is_crowded(self) -> bool:
@@ -112,8 +126,10 @@ class WriterTurns(WriterFairness):
     async def wait_after_conflict(self) -> bool:
         """Call when the records of the winners are applied. True: others may have written since, so read again."""
         attempts = self._attempts
-        before = self._before_us() if isinstance(attempts, TurnAttempts) and attempts.losses else 0
-        if attempts is None or not before:
+        if not isinstance(attempts, TurnAttempts) or not attempts.losses:
+            return False
+        before = self._before_us()
+        if not before and not self._is_turn_unfinished(self._active()):
             return False
         await asyncio.sleep(before * self.turn)
         attempts.attempted_at = asyncio.get_running_loop().time()
