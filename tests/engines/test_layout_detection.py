@@ -12,6 +12,7 @@ from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.layout_detection import CLOUD_LAYOUT, find_layout, search_layout
 from qo.engines.layouts import default_layout
+from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.errors import InvalidSetting, Refused
 from qo.testing.samples import claim, new, task_id
 
@@ -66,10 +67,31 @@ async def test_objects_with_similar_names_are_no_queue() -> None:
     assert await find_layout(bucket) is None
 
 
+async def _add_queue(engine: Engine) -> None:
+    await engine.open()
+    await engine.add([new(3)])
+    await engine.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_layout_that_the_queue_does_not_have_is_refused_and_creates_nothing(
+    layout: str, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/q"
+    await create(f"{url}?layout={layout}")
+    others = [other for other in LAYOUTS if other != layout]
+    for other in others:
+        with pytest.raises(InvalidSetting, match=f"layout={other}: the queue here is in the layout `{layout}`; remove"):
+            await create(f"{url}?layout={other}")
+        (finding,) = await examine(f"{url}?layout={other}")
+        assert (finding.name, finding.ok) == ("layout", False)
+    assert await find_layout(FolderBucket(tmp_path / "q")) == layout
+
+
 async def test_two_queues_in_one_place_are_an_error_that_names_both(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     await create(f"{url}?layout=log")
-    await create(f"{url}?layout=tasks")
+    await _add_queue(ObjectPerTaskEngine(FolderBucket(tmp_path)))  # an early version created one beside another
     with pytest.raises(InvalidSetting, match=r"layouts `log` and `tasks`; choose one with layout= in the URL"):
         await opened(url)
     (finding,) = await examine(url)

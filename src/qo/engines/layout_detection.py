@@ -35,15 +35,34 @@ async def find_layout(bucket: Bucket) -> str | None:
 
 async def search_layout(bucket: Bucket) -> LayoutSearch:
     """Detect the layout. Raises InvalidSetting if the bucket holds several queues in different layouts."""
+    found, listable = await _layouts(bucket)
+    if len(found) > 1:
+        raise InvalidSetting(f"there are queues in the layouts {_names(found)}; choose one with layout= in the URL")
+    return LayoutSearch(found.pop() if found else None, listable)
+
+
+async def check_layout(bucket: Bucket, layout: str) -> None:
+    """Raise InvalidSetting if there is no queue in this layout, but one in another: two queues would need two names."""
+    found, _ = await _layouts(bucket)
+    if found and layout not in found:
+        raise InvalidSetting(
+            f"layout={layout}: the queue here is in the layout {_names(found)}; remove the option, or choose another"
+            " prefix for a new queue"
+        )
+
+
+async def _layouts(bucket: Bucket) -> tuple[set[str], frozenset[str]]:
+    """The layouts of all queues, and those whose objects the credentials may list."""
     listings = dict(zip(_PREFIXES, await in_parallel(lambda prefix: _existing(bucket, prefix), _PREFIXES), strict=True))
     listable = frozenset(layout for prefix, layout in _PREFIX_LAYOUTS.items() if listings[prefix] is not None)
     found = {_NAMES[key] for keys in listings.values() for key in keys or ()}
     if not found and await _existing(bucket, _TASKS):
         found = {"tasks"}
-    if len(found) > 1:
-        names = " and ".join(f"`{layout}`" for layout in sorted(found))
-        raise InvalidSetting(f"there are queues in the layouts {names}; choose one with layout= in the URL")
-    return LayoutSearch(found.pop() if found else None, listable)
+    return found, listable
+
+
+def _names(layouts: set[str]) -> str:
+    return " and ".join(f"`{layout}`" for layout in sorted(layouts))
 
 
 async def _existing(bucket: Bucket, prefix: str) -> set[str] | None:
@@ -79,4 +98,18 @@ class DetectedLayoutEngine(ForwardingEngine):
             if layout != self._default:
                 self.engine = self._build(layout)
             self._is_chosen = True
+        await super().open()
+
+
+class NamedLayoutEngine(ForwardingEngine):
+    """Uses the layout that the URL names, unless the bucket has a queue in another one."""
+
+    def __init__(self, bucket: Bucket, engine: Engine, layout: str) -> None:
+        super().__init__(engine)
+        self._bucket, self._layout, self._is_checked = bucket, layout, False
+
+    async def open(self) -> None:
+        if not self._is_checked:
+            await check_layout(self._bucket, self._layout)
+            self._is_checked = True
         await super().open()

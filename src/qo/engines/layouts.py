@@ -12,7 +12,14 @@ from qo.clock import Clock, parse_duration, system_clock
 from qo.engine import Engine
 from qo.engines.commit_loop import FlushedDatabase
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
-from qo.engines.layout_detection import CLOUD_LAYOUT, DEFAULT_LAYOUT, DetectedLayoutEngine, find_layout
+from qo.engines.layout_detection import (
+    CLOUD_LAYOUT,
+    DEFAULT_LAYOUT,
+    DetectedLayoutEngine,
+    NamedLayoutEngine,
+    check_layout,
+    find_layout,
+)
 from qo.errors import InvalidSetting, StorageError
 from qo.model import PAYLOAD_LIMIT, UNFINISHED, Filter
 from qo.reports import Finding
@@ -54,7 +61,7 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     given = None if clock is system_clock else clock  # None: the store's clock
     bucket = open_bucket(address, clock=given)
     if is_named(url):
-        return _build(url, bucket, given)
+        return NamedLayoutEngine(bucket, _build(url, bucket, given), parse(url, os.environ)[0])
     return DetectedLayoutEngine(
         bucket, lambda layout: _build(with_layout(url, layout), bucket, given), default_layout(url)
     )
@@ -141,13 +148,15 @@ async def examine(url: str) -> list[Finding]:
     from qo.buckets.certify import certify  # noqa: PLC0415 - only the doctor needs it
 
     bucket = open_bucket(parse(url, os.environ)[-1])
-    if not is_named(url):
-        try:
+    try:
+        if is_named(url):
+            await check_layout(bucket, parse(url, os.environ)[0])
+        else:
             url = with_layout(url, await find_layout(bucket) or default_layout(url))
-        except InvalidSetting as error:
-            return [Finding("layout", False, str(error))]
-        except StorageError:  # reported below
-            url = with_layout(url, default_layout(url))
+    except InvalidSetting as error:
+        return [Finding("layout", False, str(error))]
+    except StorageError:  # reported below
+        url = url if is_named(url) else with_layout(url, default_layout(url))
     layout, options, address = parse(url, os.environ)
     findings = [Finding("layout", True, f"tasks are kept in the layout `{layout}`")]
     findings += await certify(bucket, address)
