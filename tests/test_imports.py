@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 import qo
+from qo.cli.group import COMMANDS
 from tests.servers.process import ROOT
 
 HEAVY = {"asyncio", "rich", "msgspec", "click", "multiprocessing", "apsw"}  # each takes 5 to 60 ms
 OF_A_WORKER = {"qo.client", "qo.app", "qo.engines", "qo.worker.worker", "qo.monitor.monitor", "apsw", "rich"}
+
+
+# What the extras in pyproject.toml install. The program below makes their import fail, as without the extras.
+EXTRAS = [
+    *("aiohttp", "authlib", "boto3", "cryptography", "django", "httptools", "httpx2", "joserfc", "litestar", "obstore"),
+    *("opentelemetry", "prometheus_client", "psycopg", "redis", "uvicorn", "uvloop"),
+]
+WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); from qo.cli import main; main(sys.argv[1:])"
 
 
 def run(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
@@ -60,3 +69,23 @@ def test_every_name_of_qo_can_be_imported_and_is_listed() -> None:
     assert callable(qo.tq)  # no module of that name hides it
     with pytest.raises(AttributeError, match="module 'qo' has no attribute 'Nonsense'"):
         _ = qo.Nonsense  # type: ignore[attr-defined]
+
+
+def test_every_help_page_needs_no_extra(tmp_path: Path) -> None:
+    pages = (
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
+        "from click.testing import CliRunner\nfrom qo.cli import main\n"
+        "for name in sys.argv[1:]:\n"
+        "    page = CliRunner().invoke(main, [name, '--help'])\n"
+        "    assert page.exit_code == 0, (name, page.output, page.stderr)\n"
+        "    assert page.output.startswith('Usage: '), name\n"
+    )
+    run("-c", pages, *COMMANDS, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command", ["migrate", "migrate --check", "token create --name me --scopes read", "session list"]
+)
+def test_a_file_is_set_up_without_the_packages_of_the_server(command: str, tmp_path: Path) -> None:
+    run("-c", WITHOUT_EXTRAS, "migrate", cwd=tmp_path)
+    assert run("-c", WITHOUT_EXTRAS, *command.split(), cwd=tmp_path).stdout

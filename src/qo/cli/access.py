@@ -14,21 +14,17 @@ from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting, NameNotFound
 from qo.model import plural
-
-try:
-    from qo.web.callers import Scope
-    from qo.web.http.tokens import (
-        Created,
-        Token,
-        create_token,
-        forget_tokens,
-        read_token_uses,
-        read_tokens,
-        revoke_token,
-    )
-    from qo.web.oidc.sessions import UserSession, end_sessions, read_sessions
-except ImportError as missing:
-    raise InvalidSetting("tokens and sessions need the server's packages: pip install 'qo-queue[web]'") from missing
+from qo.web.callers import Scope
+from qo.web.http.tokens import (
+    Created,
+    Token,
+    create_token,
+    forget_tokens,
+    read_token_uses,
+    read_tokens,
+    revoke_token,
+)
+from qo.web.oidc.sessions import UserSession, end_sessions, read_sessions
 
 
 class Scopes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
