@@ -8,7 +8,7 @@ from rich.text import Text
 from qo.audit import cli_user
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import DURATION, CommandGroup, Invocation, common, examples, option
-from qo.cli.output import age
+from qo.cli.output import age, confirm
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
@@ -172,7 +172,7 @@ def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes i
     running rejects every request.
     """
     if not yes:
-        click.confirm("Delete all tokens and accept requests from this machine without a token?", abort=True, err=True)
+        confirm("Delete all tokens and accept requests from this machine without a token?", abort=True)
 
     async def work(client: Client) -> int:
         async with audited(client, "token.reset"):

@@ -12,7 +12,7 @@ from qo import model
 from qo.cli.audit import audited, names_in_words
 from qo.cli.context import DURATION, TYPES, Invocation, Names, flatten, option, unique
 from qo.cli.exit_codes import Exit, code_of
-from qo.cli.output import print_error
+from qo.cli.output import confirm, print_error
 from qo.cli.task_ids import TASK_ID, whole_ids
 from qo.client import Client
 from qo.clock import system_clock
@@ -195,4 +195,4 @@ def _status(action: BulkAction, name: str) -> str:
 def _confirmed(action: BulkAction, number: int) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{plural(number)} would be {action.past_tense}; add --yes to confirm.")
-    return click.confirm(f"{action.name.capitalize()} {plural(number)}?", err=True)
+    return confirm(f"{action.name.capitalize()} {plural(number)}?")

@@ -1,11 +1,14 @@
 """`qo`: its commands, which are imported when they are called, and the exit codes of errors."""
 
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NamedTuple, Never
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Never
 
 import click
 from click.shell_completion import get_completion_class
@@ -95,6 +98,9 @@ OTHER_NAMES = {
 OTHER_OPTIONS = {"--delay": "--in", "--run-at": "--at", "--priority": "--to", "--level": "--to"}
 
 
+# The disk to which stdout is written is full. An engine raises StorageError for the disk of a store.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
 # The error of a group without a command; its message is the help text. Older versions of click have no such error.
 _NO_COMMAND: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
@@ -133,6 +139,7 @@ class Commands(click.Group):
         """Run the command and exit with the code of its outcome."""
         arguments = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
+        open_missing_streams()
         try:
             result = super().main(arguments, prog_name or "qo", standalone_mode=False, **extra)
             code = result if isinstance(result, int) else Exit.CLEAN
@@ -145,8 +152,34 @@ class Commands(click.Group):
         except QoError as error:
             code = print_failure(arguments, str(error), code_of(error), field=getattr(error, "field", None))
         except Exception as error:  # noqa: BLE001 - printed to the user, with its traceback
-            code = print_bug(arguments, error)
+            if isinstance(error, OSError) and error.errno in _FULL:
+                discard(sys.stdout)
+                code = print_failure(arguments, f"cannot write the output: {error.strerror}", Exit.ERROR)
+            else:
+                code = print_bug(arguments, error)
+        try:
+            sys.stderr.flush()
+        except OSError:  # a worker or server ends with its own code even if its log cannot be written
+            discard(sys.stderr)
         sys.exit(int(code))
+
+
+def open_missing_streams() -> None:
+    """Replace stdout and stderr if they are closed. Python sets them to None.
+
+    Otherwise a file or socket could get the descriptor, and with it what libraries print.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
+
+
+def discard(stream: IO[str]) -> None:
+    """Redirect a stream that cannot be written. What is left in its buffer would otherwise fail again at exit, and the
+    interpreter would exit with 120.
+    """
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def wants_json(args: Sequence[str]) -> bool:

@@ -66,6 +66,15 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(escape(text), err=err)
 
 
+def confirm(question: str, *, abort: bool = False) -> bool:
+    """Ask on stderr. Raises click.Abort on Ctrl-C, and with `abort` if the answer is no."""
+    try:
+        return click.confirm(question, abort=abort, err=True)
+    except click.Abort:
+        click.echo(err=True)  # the error that follows begins on its own line
+        raise
+
+
 def print_json_error(message: str, **more: object) -> None:
     click.echo(as_json({"error": message} | {key: value for key, value in more.items() if value}), err=True)
 

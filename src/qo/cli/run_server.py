@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -196,8 +197,9 @@ class BufferedLogHandler(logging.Handler):
     def flush(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            sys.stderr.write("\n".join(lines) + "\n")
-            sys.stderr.flush()
+            with suppress(OSError):  # a server answers requests even if nothing can be written to its log
+                sys.stderr.write("\n".join(lines) + "\n")
+                sys.stderr.flush()
 
     async def run(self) -> None:
         while True:

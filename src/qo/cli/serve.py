@@ -1,12 +1,14 @@
 """`qo serve`: run the HTTP API and dashboard."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from qo.cli.context import DURATION, Invocation, common, examples, option
+from qo.cli.exit_codes import Exit
 from qo.cli.monitor_options import monitor_options_with, monitor_settings
 from qo.cli.output import echo
 from qo.client import Client
@@ -180,7 +182,7 @@ def login_options(function: Function) -> Function:
 )
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object per line.")
 @monitor_options_with(failed_retention=FAILED_RETENTION)
-def command(call: Invocation, *, host: str, port: int, **given: Any) -> None:
+def command(call: Invocation, *, host: str, port: int, **given: Any) -> int:
     """Run the HTTP API and dashboard: the dashboard at /, then /api/v1, /api/tasks, /docs and /healthz.
 
     Until the first token is created, the server accepts requests from this machine only. SIGTERM or Ctrl-C stops it.
@@ -206,8 +208,13 @@ def command(call: Invocation, *, host: str, port: int, **given: Any) -> None:
             print_note(
                 "no token exists: requests are accepted from this machine only, without a token (see qo token create)"
             )
-    run_server.serve(call.url, settings, host=host, port=port)
+    try:
+        run_server.serve(call.url, settings, host=host, port=port)
+    except KeyboardInterrupt:  # how a user stops the server, so not an error
+        return Exit.INTERRUPTED
+    return Exit.CLEAN
 
 
 def print_note(text: str) -> None:
-    echo(text, err=True)
+    with suppress(OSError):  # as the log
+        echo(text, err=True)

@@ -1,8 +1,9 @@
 """`qo submit FILE`: submit tasks from JSON lines, in batches with a progress bar."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -14,6 +15,7 @@ from qo.cli.context import Invocation
 from qo.cli.exit_codes import Exit
 from qo.cli.output import print_error
 from qo.cli.rich_output import console
+from qo.cli.stdin_lines import stdin_lines
 from qo.cli.task_lines import parse_task
 from qo.client import Client, Settings
 from qo.errors import InvalidTask, QoError
@@ -52,10 +54,8 @@ def submit_file(call: Invocation, file: str, *, skip_invalid: bool) -> int:
         _check(file, call.settings, outcome, skip_invalid=skip_invalid)
 
     async def work(client: Client) -> None:
-        with _open(file) as stream, _progress("submitting", file) as progress:
-            async for batch, end in _batches(
-                stream, client.settings, outcome, skip_invalid=skip_invalid, is_checked=file != "-"
-            ):
+        with _progress("submitting", file) as progress:
+            async for batch, end in _batches(file, client.settings, outcome, skip_invalid=skip_invalid):
                 await _send(client, batch, outcome)
                 progress.update(progress.task_ids[0], completed=end, tasks=outcome.submitted + outcome.existing)
 
@@ -64,6 +64,10 @@ def submit_file(call: Invocation, file: str, *, skip_invalid: bool) -> int:
     except QoError as error:
         if outcome.submitted + outcome.existing:
             error.args = (f"{error} ({plural(outcome.submitted + outcome.existing)} before it were submitted)",)
+        raise
+    except KeyboardInterrupt:
+        if not call.json:
+            click.echo(f"\n{plural(outcome.submitted + outcome.existing)} submitted", err=True)
         raise
     return _print_outcome(call, outcome)
 
@@ -90,26 +94,38 @@ def _check(file: str, settings: Settings, outcome: FileOutcome, *, skip_invalid:
 
 
 async def _batches(
-    stream: IO[bytes], settings: Settings, outcome: FileOutcome, *, skip_invalid: bool, is_checked: bool
+    file: str, settings: Settings, outcome: FileOutcome, *, skip_invalid: bool
 ) -> AsyncIterator[tuple[list[NewTask], int]]:
-    batch: list[NewTask] = []
-    end = 0
-    for line in _lines(stream):
-        end = line.end
-        try:
-            batch.append(parse_task(line.text, settings))
-        except InvalidTask as error:
-            if not skip_invalid:
-                if batch:
-                    yield batch, end  # the lines before the invalid one are submitted
-                raise BadLine(line.number, error) from error
-            if not is_checked:
-                outcome.bad.append(BadLine(line.number, error))
-        if len(batch) == _BATCH_SIZE:
-            yield batch, end
-            batch = []
-    if batch:
-        yield batch, end
+    """The tasks of each batch of lines, and the offset of its end."""
+    async for lines in _line_batches(file):
+        batch: list[NewTask] = []
+        for line in lines:
+            try:
+                batch.append(parse_task(line.text, settings))
+            except InvalidTask as error:
+                if not skip_invalid:
+                    if batch:
+                        yield batch, line.end  # the lines before the invalid one are submitted
+                    raise BadLine(line.number, error) from error
+                if file == "-":  # the lines of a file have been checked
+                    outcome.bad.append(BadLine(line.number, error))
+        if batch:
+            yield batch, lines[-1].end
+
+
+async def _line_batches(file: str) -> AsyncIterator[list[BulkLine]]:
+    if file == "-":
+        number = end = 0
+        async for texts in stdin_lines(_BATCH_SIZE):
+            lines = list(_lines(texts, number, end))
+            number, end = number + len(texts), end + sum(map(len, texts))
+            if lines:
+                yield lines
+        return
+    with _open(file) as stream:
+        numbered = _lines(stream)
+        while lines := list(islice(numbered, _BATCH_SIZE)):
+            yield lines
 
 
 async def _send(client: Client, batch: list[NewTask], outcome: FileOutcome) -> None:
@@ -120,9 +136,9 @@ async def _send(client: Client, batch: list[NewTask], outcome: FileOutcome) -> N
             outcome.ids.append(handle.id)
 
 
-def _lines(stream: IO[bytes]) -> Iterator[BulkLine]:
-    end = 0
-    for number, text in enumerate(stream, start=1):
+def _lines(texts: Iterable[bytes], before: int = 0, end: int = 0) -> Iterator[BulkLine]:
+    """The lines that are not empty, of those after the first `before`, which end at `end`."""
+    for number, text in enumerate(texts, start=before + 1):
         end += len(text)
         if text.strip():
             yield BulkLine(number, text, end)
@@ -130,9 +146,6 @@ def _lines(stream: IO[bytes]) -> Iterator[BulkLine]:
 
 @contextmanager
 def _open(file: str) -> Iterator[IO[bytes]]:
-    if file == "-":
-        yield sys.stdin.buffer
-        return
     try:
         stream = Path(file).open("rb")  # noqa: SIM115 - only an error of opening it is the caller's
     except OSError as error:

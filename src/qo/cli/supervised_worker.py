@@ -133,7 +133,8 @@ def work(plan: Plan, table: RunTable) -> int:
     app = load_app(plan.target, plan.url, plan.bucket)
     table.set_url(app.url)
     if plan.processes == 1:
-        _print_banner(plan, app)
+        with contextlib.suppress(OSError):  # a worker runs its tasks even if nothing can be written to its log
+            _print_banner(plan, app)
 
     background = background_of(app)
 
