@@ -44,6 +44,8 @@ def test_a_workflow_is_drawn_with_the_state_of_each_task(call: Any) -> None:
     document = call.json("workflow", "show", graph.id)
     assert [node["parents"] for node in document["nodes"]] == [[], [0], [0, 1]]
     assert "waiting for 1 of 1 task of its workflow" in call("explain", graph.task_id(1)).output
+    assert "when its parent tasks have completed" in call("status", graph.task_id(1)).output
+    assert "waits for its parent tasks" in call("history", graph.task_id(1)).output
 
 
 def test_a_workflow_is_listed_cancelled_and_replayed(call: Any) -> None:

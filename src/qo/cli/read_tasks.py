@@ -27,7 +27,7 @@ from qo.codec import event_view, shown_text, task_view
 from qo.errors import DamagedTask, TaskNotFound
 from qo.explanation import Explanation
 from qo.handled_types import Lanes, is_unhandled
-from qo.model import FINISHED, Event, Status, Task
+from qo.model import BLOCKED_AT, FINISHED, Event, Status, Task
 from qo.safe_text import clean, clean_lines
 
 _MAX_LIMIT = 10_000
@@ -130,6 +130,8 @@ def _detail(event: Event, before: Event | None) -> Text:
     if error:
         lines = clean_lines(shown_text(error).strip()).splitlines()
         return Text(lines[-1] if lines else "", style="red")
+    if event.available_at == BLOCKED_AT:
+        return Text("waits for its parent tasks" if event.status is Status.PENDING else "", style="dim")
     delay = event.available_at - event.at
     return Text(f"due in {duration(delay)}" if event.status == "pending" and delay > 0 else "", style="dim")
 

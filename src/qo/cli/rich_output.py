@@ -17,7 +17,7 @@ from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import shown_text, to_json
 from qo.handled_types import NO_HANDLER, Lanes, find_unhandled
-from qo.model import Status, Task, pending_kind, plural, shown_group
+from qo.model import BLOCKED_AT, Status, Task, pending_kind, plural, shown_group
 from qo.safe_text import clean, clean_lines, escape
 
 STYLES = {
@@ -61,9 +61,19 @@ def status_text(status: Status | str) -> Text:
     return Text(str(status), style=STYLES[Status(status)])
 
 
+class LineTable(Table):
+    """A table with one line per row. A cell that is too long for its column ends with an ellipsis, or is folded."""
+
+    def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
+        for cell, column in zip(cells, self.columns, strict=False):
+            if isinstance(cell, Text) and column.overflow != "fold":
+                cell.no_wrap, cell.overflow = True, "ellipsis"
+        super().add_row(*cells, **settings)
+
+
 def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """An empty table. In a narrow window, ids, statuses and times keep their width and the other columns shrink."""
-    empty = Table(
+    """An empty table. In a narrow window, the first column, numbers, statuses and times shrink after the others."""
+    empty = LineTable(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -73,11 +83,14 @@ def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) ->
         show_edge=False,
     )
     for column in columns:
+        width = _WIDTHS.get(column)
+        # rich shrinks the columns that may wrap before the others
+        shrinks = width is None and column not in right and column != columns[0]
         empty.add_column(
             column,
             justify="right" if column in right else "left",
-            no_wrap=True,
-            min_width=_WIDTHS.get(column),
+            no_wrap=not shrinks,
+            min_width=len(column) if shrinks else width,
         )
     return empty
 
@@ -114,7 +127,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
         ("priority", task.priority),
         ("attempts", f"{task.attempt} ({plural(task.failures, 'failure')}, max. retries: {task.max_retries})"),
         ("created", _when(task.created_at, now)),
-        ("runs at" if task.status is Status.PENDING else "", _when(task.available_at, now)),
+        ("runs at" if task.status is Status.PENDING else "", _due(task.available_at, now)),
         ("started", "not yet" if task.is_claimed_only else task.started_at and _when(task.started_at, now)),
         ("finished", task.completed_at and _when(task.completed_at, now)),
         ("took", duration(took(task))),
@@ -146,6 +159,10 @@ def _long(text: str, style: str = "") -> Text:
 def _when(instant: float, now: float) -> str:
     ago = now - instant
     return f"{iso(instant)} ({duration(ago)} ago)" if ago >= 0 else f"{iso(instant)} (in {duration(-ago)})"
+
+
+def _due(available_at: float, now: float) -> str:
+    return "when its parent tasks have completed" if available_at == BLOCKED_AT else _when(available_at, now)
 
 
 def task_status(task: Task, now: float) -> Text:

@@ -17,7 +17,8 @@ from qo.stats import Durations, Interval, Rows, StatsRow, add_up
 from qo.stats.archive import RETENTION
 from qo.transitions import shown_duration
 
-_BAR_WIDTH = 30  # cells of the longest bar
+_BAR_WIDTH = 30  # cells of the longest bar; fewer in a narrow window
+_NAME_WIDTH = len("  scheduled") + 4  # with the space between the columns
 _PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 _NUMBERS = ("completed", "retried", "failed", "dead_lettered", "lost", "cancelled")
 
@@ -53,7 +54,7 @@ def command(call: Invocation, since: float | None) -> None:
     if call.json:
         call.print_json(stats)
         return
-    call.console.print(status_table(stats))
+    call.console.print(status_table(stats, width=call.console.width))
     for title, key in (("by type", "by_type"), ("by queue", "by_queue")):
         if stats[key]:
             call.console.print(Text(), lane_table(title, stats[key]), sep="\n")
@@ -61,8 +62,9 @@ def command(call: Invocation, since: float | None) -> None:
         call.console.print(Text(), unhandled_note(stats["unhandled"]), sep="\n", soft_wrap=True)
 
 
-def status_table(stats: Mapping[str, Any]) -> Table:
+def status_table(stats: Mapping[str, Any], *, width: int) -> Table:
     total = sum(stats[status] for status in Status)
+    bar_width = max(0, min(_BAR_WIDTH, width - len(f"{total:,}") - _NAME_WIDTH))
     most = max(1, *(stats[status] for status in Status))
     rows = Table.grid(padding=(0, 2))
     rows.add_column(no_wrap=True)
@@ -73,7 +75,7 @@ def status_table(stats: Mapping[str, Any]) -> Table:
         rows.add_row(
             status_text(status),
             Text(f"{number:,}", style="bold" if number else "dim"),
-            bar(number / most, _BAR_WIDTH, STYLES[status]),
+            bar(number / most, bar_width, STYLES[status]),
         )
         if status is Status.PENDING and number:
             for kind, part in stats.get("pending_kinds", {}).items():
@@ -154,15 +156,18 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _table(by_type: dict[str, StatsRow]) -> Table:
-    numbers = [name.replace("_", " ") for name in _NUMBERS]
+    """One row for each type, one column for each outcome that occurs."""
+    views = {name: _view(row) for name, row in by_type.items()}
+    used = [name for name in _NUMBERS if any(view[name] for view in views.values())]
+    numbers = [name.replace("_", " ") for name in used]
     times = ["wait p50", "wait p95", "run p50", "run p95"]
     rows = table("type", *numbers, *times, right=[*numbers, *times])
     for name, row in by_type.items():
-        view = _view(row)
+        view = views[name]
         spans = [durations.percentile(share) for durations in (row.wait, row.run) for share in (0.50, 0.95)]
         rows.add_row(
             data(name),
-            *(Text(f"{view[each]:,}" if view[each] else "·", style="" if view[each] else "dim") for each in _NUMBERS),
+            *(Text(f"{view[each]:,}" if view[each] else "·", style="" if view[each] else "dim") for each in used),
             *(
                 Text("·" if span is None else shown_duration(span), style="dim" if span is None else "")
                 for span in spans
