@@ -41,7 +41,7 @@ class Page {
     window.addEventListener('hashchange', () => this.move());
     window.addEventListener('qo:moved', () => this.move());
     listenToKeys(() => this.view?.keys ?? {});
-    startClock();
+    startClock(this.source.clock);
     this.move();
     this.live.start();
   }

@@ -1,5 +1,6 @@
 // Actions on tasks: confirm those that cannot be undone, and report the outcome.
 
+import {now} from './clock.js';
 import {h} from './dom.js';
 import {dialog, field} from './dialog.js';
 import {plural} from './format.js';
@@ -26,7 +27,7 @@ const amount = (target, count) => (target.ids ? plural(target.ids.length, 'task'
 // Asks for the new time or priority. Resolves to the values of the request, or to null.
 function ask(kind, target, count) {
   const asksTime = kind.asks === 'time';
-  const soon = new Date(Date.now() + 3_600_000 - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+  const soon = new Date((now() + 3600) * 1000 - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
   const control = asksTime ? h('input', {type: 'datetime-local', value: soon, required: true, 'data-field': 'run_at'})
     : h('select', {'data-field': 'priority'}, Array.from({length: 10}, (_, level) => h('option', {value: String(level)}, `${level}${{0: ' · high', 6: ' · medium', 9: ' · low'}[level] ?? ''}`)));
   return dialog({

@@ -25,18 +25,22 @@ export function fuse(from, until) {
   return element;
 }
 
+let clock = {now: () => Date.now() / 1000}; // of the browser, until `start`
+
+// Seconds since 1970 by the clock of the store, in which all instants are given: the clock of the browser may be wrong.
+export const now = () => clock.now();
+
 function tick(element) {
-  const now = Date.now() / 1000;
   const {at, until, fuse: end, from, past, bare} = element.dataset;
   if (at !== undefined) {
-    const passed = now - at;
+    const passed = now() - at;
     set(element, bare !== undefined ? age(Math.abs(passed)) : passed >= -0.5 ? `${age(Math.max(0, passed))} ago` : `in ${age(-passed)}`);
   } else if (until !== undefined) {
-    const left = until - now;
+    const left = until - now();
     set(element, left > 0 ? `in ${age(left)}` : past);
     element.classList.toggle('over', left <= 0);
   } else if (end !== undefined) {
-    const share = Math.max(0, Math.min(1, (end - now) / Math.max(0.001, end - from)));
+    const share = Math.max(0, Math.min(1, (end - now()) / Math.max(0.001, end - from)));
     element.firstChild.style.transform = `scaleX(${share})`;
   }
 }
@@ -45,7 +49,8 @@ function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-export function start() {
+export function start(storeClock) {
+  clock = storeClock;
   setInterval(() => {
     if (document.hidden) return;
     for (const element of document.querySelectorAll('[data-at], [data-until], [data-fuse]')) tick(element);

@@ -4,7 +4,7 @@ import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
 import {NO_HANDLER, actionButton, allowedFor, isBlocked, taskBadge} from './status.js';
-import {ago, countdown} from './clock.js';
+import {ago, countdown, now} from './clock.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
 
@@ -35,7 +35,7 @@ function attempts(task) {
 export function when(task) {
   if (task.status === 'pending') {
     if (isBlocked(task)) return 'waiting for other tasks';
-    if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retry ' : 'due ', countdown(task.available_at, 'now')];
+    if (seconds(task.available_at) > now()) return [task.failures ? 'retry ' : 'due ', countdown(task.available_at, 'now')];
     const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
     return ['waiting for ', ago(due, {bare: true}), task.unhandled ? [' · ', h('span', {class: 'unhandled'}, NO_HANDLER)] : null];
   }

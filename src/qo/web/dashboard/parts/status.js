@@ -1,6 +1,8 @@
 // The six statuses: their order, the allowed actions, their badges.
 
+import {now} from './clock.js';
 import {h} from './dom.js';
+import {seconds} from './format.js';
 import {icon} from './icons.js';
 
 export const NO_HANDLER = 'no running worker handles this type';
@@ -35,7 +37,7 @@ export const isBlocked = (task) => task.status === 'pending' && Date.parse(task.
 // The kind of a pending task, as in the counts: what it waits for.
 function pendingKind(task) {
   if (isBlocked(task)) return 'blocked';
-  if (Date.parse(task.available_at) <= Date.now()) return 'ready';
+  if (seconds(task.available_at) <= now()) return 'ready';
   return task.failures ? 'retrying' : 'scheduled';
 }
 
@@ -44,7 +46,7 @@ const known = (can) => Object.keys(ACTIONS).filter((name) => (name !== 'delete' 
 export const actions = (can) => known(can).filter((name) => !ACTIONS[name].single);
 export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name].takes.includes(status));
 // The actions for one task: one that is due cannot be made due, and a blocked one cannot be rescheduled.
-export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => (name !== 'run_now' || Date.parse(task.available_at) > Date.now()) && (name !== 'reschedule' || !isBlocked(task)));
+export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => (name !== 'run_now' || seconds(task.available_at) > now()) && (name !== 'reschedule' || !isBlocked(task)));
 
 export const taskBadge = (task) => (task.status === 'pending'
   ? [badge(task.status), ' ', h('small', {class: 'quiet', 'data-kind': pendingKind(task)}, pendingKind(task))]

@@ -4,12 +4,12 @@ import {h, svg} from './dom.js';
 import {duration, firstLine, instant, seconds} from './format.js';
 import {address} from './router.js';
 import {badge} from './status.js';
-import {ago, countdown} from './clock.js';
+import {ago, countdown, now} from './clock.js';
 
 const MIN_WIDTH = 1.2; // percent, so that short times are visible
 
-export function strip(history, now = Date.now() / 1000) {
-  const spans = history.map((event, at) => ({status: event.status, long: Math.max(0, (history[at + 1] ? seconds(history[at + 1].at) : now) - seconds(event.at))}));
+export function strip(history) {
+  const spans = history.map((event, at) => ({status: event.status, long: Math.max(0, (history[at + 1] ? seconds(history[at + 1].at) : now()) - seconds(event.at))}));
   if (spans.length && !['pending', 'running'].includes(spans.at(-1).status)) spans.pop(); // the time after the end does not count
   const total = spans.reduce((sum, span) => sum + span.long, 0) || 1;
   const wide = spans.map((span) => Math.max(MIN_WIDTH, (100 * span.long) / total));
@@ -66,5 +66,5 @@ function line(status, text, at) {
 function wait(retry) {
   const left = seconds(retry.available_at) - seconds(retry.at);
   if (left <= 0) return h('p', {class: 'quiet'}, 'released, due immediately');
-  return h('p', {class: 'quiet'}, `retry after ${duration(left)}`, seconds(retry.available_at) * 1000 > Date.now() ? [', due ', countdown(retry.available_at, 'now')] : null);
+  return h('p', {class: 'quiet'}, `retry after ${duration(left)}`, seconds(retry.available_at) > now() ? [', due ', countdown(retry.available_at, 'now')] : null);
 }

@@ -2,6 +2,7 @@
 
 import {parse} from '../parts/lossless_json.js';
 import {listen} from './events.js';
+import {StoreClock} from './store_clock.js';
 
 const MAX_ACTIONS = 5_000; // tasks per request
 const MAX_WORKFLOWS = 25; // in the list
@@ -29,6 +30,7 @@ class ApiSource {
   constructor(base, auth = {}) {
     this.#base = base;
     this.#auth = auth;
+    this.clock = new StoreClock(); // of the server, which is that of the store or follows it
     this.user = null;
     this.title = '';
     this.can = {write: false, live: true, shards: false, versions: true, controls: false, drain: false, audit: false, workflows: false, change_workflows: false};
@@ -208,6 +210,7 @@ class ApiSource {
     const credentials = this.#auth.login && this.#token === null ? 'same-origin' : 'omit';
     const asked = {method, headers, signal, credentials, cache: 'no-store', redirect: 'error'};
     if (body !== undefined) asked.body = JSON.stringify(body);
+    const sentAt = this.clock.clock();
     let answer;
     try {
       answer = await fetch(url, asked);
@@ -215,6 +218,7 @@ class ApiSource {
       if (error.name === 'AbortError') throw error;
       throw new Refused('The server cannot be reached.', 'unreachable', 0);
     }
+    this.clock.learn(sentAt, answer.headers.get('date'), this.clock.clock());
     if (!answer.ok) throw await refusal(answer);
     return answer;
   }

@@ -46,6 +46,7 @@ export class BucketSource {
 
   constructor(s3, layout, {write, bucket, prefix, expires, accessKeyId}) {
     this.#s3 = s3;
+    this.clock = s3.clock;
     this.#trail = new AuditTrail(s3, accessKeyId);
     this.#layout = layout;
     this.title = `s3://${bucket}${prefix ? `/${prefix}` : ''}`;

@@ -1,5 +1,5 @@
-// The clock of the store, from the Date headers of its responses, as in qo/buckets/cloud.py. Leases and back-offs use
-// the time of the store, and the local clock may be wrong by minutes.
+// The clock of the store or server, from the Date headers of its responses, as in qo/buckets/cloud.py. Leases and back-offs
+// use the time of the store, and the local clock may be wrong by minutes.
 
 const TICK = 1; // seconds; a Date header has no fractions
 

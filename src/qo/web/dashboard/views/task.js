@@ -8,7 +8,7 @@ import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, batchAddress, go, taskAddress, workflowAddress} from '../parts/router.js';
 import {ACTIONS, NO_HANDLER, actionButton, allowedFor, isBlocked, taskBadge} from '../parts/status.js';
-import {ago, countdown, fuse} from '../parts/clock.js';
+import {ago, countdown, fuse, now} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
 import {changeWorkflow, workflowButton} from '../parts/workflow_actions.js';
@@ -88,7 +88,7 @@ export function open({source, to, refresh}) {
       return h('p', {class: 'lease running', 'data-lease': true}, progressOf(task), 'Leased by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', expires ', countdown(task.lease_expires_at, 'now (overdue)'), fuse(task.updated_at, task.lease_expires_at));
     }
     if (isBlocked(task)) return source.explain ? null : h('p', {class: 'lease pending', 'data-blocked': true}, 'Waiting for other tasks of its workflow.');
-    if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
+    if (task.status === 'pending' && seconds(task.available_at) > now()) {
       return h('p', {class: 'lease pending'}, task.failures ? `${task.failures} of ${task.max_retries + 1} allowed failures. Retry ` : 'Due ', countdown(task.available_at, 'now'), fuse(task.updated_at, task.available_at));
     }
     if (task.unhandled) return h('p', {class: 'lease pending', 'data-unhandled': true}, `Waiting: ${NO_HANDLER}.`);
