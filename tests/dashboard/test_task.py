@@ -108,3 +108,11 @@ def test_an_open_page_follows_the_task(seen: Seen):
     held.unlink()
     expect(seen.page.locator("h1 .badge")).to_have_text("completed")
     expect(seen.page.locator('[data-section="result"]')).to_contain_text("let go")
+
+
+def test_a_text_cannot_reverse_its_direction(seen: Seen):
+    task = seen.queue.submit("stumble", {"reason": "invoice\u202egnp.exe"}, max_retries=0)
+    seen.queue.until(task, "failed")
+    seen.go(f"#/tasks/{task}")
+    expect(seen.page.locator(".error-title")).to_have_text("RuntimeError: invoice\\u202egnp.exe")
+    expect(seen.page.locator("main")).not_to_contain_text("\u202e")

@@ -187,3 +187,10 @@ def test_the_keyboard_is_enough(seen: Seen, waiting: list[str]):
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_the_reason_why_a_task_waits_does_not_push_the_buttons_out_of_the_window(seen: Seen):
+    task = seen.queue.submit("nobody-handles-this-type-with-a-long-name", {})
+    seen.go("#/tasks?type=nobody-handles-this-type-with-a-long-name")
+    expect(seen.row(task)).to_contain_text("no running worker handles this type")
+    expect(seen.row(task).get_by_role("button", name="Cancel")).to_be_in_viewport(ratio=1)

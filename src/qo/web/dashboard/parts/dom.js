@@ -44,9 +44,12 @@ function add(element, children) {
   for (const child of children) {
     if (Array.isArray(child)) add(element, child);
     else if (child instanceof Node) element.append(child);
-    else if (child !== null && child !== undefined && child !== false) element.append(String(child));
+    else if (child !== null && child !== undefined && child !== false) element.append(visible(String(child)));
   }
 }
+
+// Direction overrides as escapes, as on the command line: they can make one text look like another.
+const visible = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (found) => `\\u${found.charCodeAt(0).toString(16)}`);
 
 export function fill(element, ...children) {
   element.replaceChildren();
