@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from qo.running_task import RunningTask, current_task
     from qo.s3_store import S3Store
     from qo.schedules.view import ScheduleInfo
-    from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
+    from qo.storages import GCSStorage, InMemoryStorage, LocalFileSystemStorage, ObjectStorage, S3Storage
     from qo.sync import SyncTaskHandle
     from qo.task_batch import Batch, batch
     from qo.task_queue import tq
@@ -76,7 +76,7 @@ else:
             "qo.s3_store": "S3Store",
             "qo.schedules.view": "ScheduleInfo",
             "qo.sync": "SyncTaskHandle",
-            "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
+            "qo.storages": "GCSStorage InMemoryStorage LocalFileSystemStorage ObjectStorage S3Storage",
             "qo.task_queue": "tq",
             "qo.workflow_additions": "current_workflow",
             "qo.workflow": "Signature Workflow chain group",
@@ -109,6 +109,7 @@ __all__ = [
     "KeyReused",
     "LeaseLost",
     "Limit",
+    "LocalFileSystemStorage",
     "NewerFormat",
     "ObjectStorage",
     "ObjectTooLarge",

@@ -1,15 +1,29 @@
-"""Storages that hold a whole queue in one object: the protocol, and three implementations.
+"""Storages that hold a whole queue in one object: the protocol, and four implementations.
 
 async with qo.connect(S3Storage("my-bucket", "queues/jobs.json", session=boto3.Session())) as queue: ...
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from time import sleep
 from typing import Any, Protocol, runtime_checkable
 
+from qo.backoff import Backoff
+from qo.clock import boot_clock
 from qo.errors import Conflict, InvalidSetting, Refused, StorageError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_FILE_MODE = 0o600  # of a new file: a queue can hold secrets
+_LOCK_TIMEOUT = 10.0  # seconds; a holder needs milliseconds, unless its process is stopped
 _MAX_READ_ATTEMPTS = 20  # of an object that other processes keep replacing
 _MISSING = 404
 _CONFLICT_STATUSES = {_MISSING, 409, 412}  # answers to a conditional request whose condition did not hold
@@ -53,6 +67,82 @@ class InMemoryStorage:
         if self._version:
             raise Conflict("there is content already")
         return await self.write(content)
+
+
+class LocalFileSystemStorage:
+    """One file, for any number of processes on one machine (POSIX). Directories above it are created.
+
+    A write holds a lock on `PATH.lock`, compares, and replaces the file by a synced one, so that a reader never sees a
+    part of a write. The version is a hash of the content: the times of a file are too coarse to tell two writes apart.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        if fcntl is None:
+            raise InvalidSetting("LocalFileSystemStorage needs a POSIX system; use sqlite:///qo.db")
+        self._path = Path(path).expanduser().resolve()  # the working directory may change, and a link stays a link
+        if self._path.is_dir():
+            raise InvalidSetting(f"{self._path} is a directory; pass the path of a file, or use file://{self._path}")
+
+    async def read(self) -> tuple[bytes, str | None]:
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> tuple[bytes, str | None]:
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return b"", None
+        return content, sha256(content).hexdigest()
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        return await asyncio.to_thread(self._write, content, if_match, is_new=False)
+
+    async def create(self, content: bytes) -> str:
+        return await asyncio.to_thread(self._write, content, None, is_new=True)
+
+    def _write(self, content: bytes, if_match: str | None, *, is_new: bool) -> str:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            _, version = self._read()
+            if (is_new and version is not None) or (if_match is not None and if_match != version):
+                raise Conflict(f"{self._path} was written by another process")
+            self._replace(content, _FILE_MODE if version is None else self._path.stat().st_mode & 0o777)
+        return sha256(content).hexdigest()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock. The file is opened every time, so that the lock also excludes threads of this process."""
+        descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            deadline, backoff = boot_clock() + _LOCK_TIMEOUT, Backoff(0.0005, 0.01, factor=1.5)
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if boot_clock() > deadline:
+                        raise StorageError(
+                            f"{self._path}.lock has been locked for {_LOCK_TIMEOUT:g} s; is a process stopped?"
+                        ) from None
+                    sleep(backoff.next())
+            yield
+        finally:
+            os.close(descriptor)  # and with it the lock
+
+    def _replace(self, content: bytes, mode: int) -> None:
+        draft = self._path.with_name(f".{self._path.name}.new")  # one: only the holder of the lock writes it
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 class S3Storage:

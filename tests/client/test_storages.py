@@ -1,6 +1,10 @@
 """A whole queue in one object of the caller's own: `qo.connect(storage)`."""
 
 import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
@@ -263,3 +267,57 @@ async def test_a_google_bucket_that_does_not_exist_is_named() -> None:
 def test_a_missing_google_client_is_reported() -> None:
     with pytest.raises(qo.InvalidSetting, match="pip install google-cloud-storage"):
         qo.GCSStorage("my-bucket", "jobs.json")
+
+
+@MODES
+@pytest.mark.parametrize("kind", [str, Path])
+async def test_one_file_holds_a_queue(mode: Any, kind: type, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folders" / "queue.json"
+    async with qo.connect(qo.LocalFileSystemStorage(kind(path)), mode=mode) as client:
+        await round_trip(client)
+    assert json.loads(path.read_bytes().strip())["version"] > 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o660)
+    async with qo.connect(qo.LocalFileSystemStorage(path), mode=mode) as client:
+        assert (await client.stats())["completed"] == 2
+        await client.enqueue("t")
+    assert path.stat().st_mode & 0o777 == 0o660
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_file_that_another_process_wrote_is_not_overwritten(tmp_path: Path) -> None:
+    storage = qo.LocalFileSystemStorage(tmp_path / "queue.json")
+    assert await storage.read() == (b"", None)
+    first = await storage.create(b"one")
+    assert await storage.read() == (b"one", first)
+    with pytest.raises(qo.Conflict):
+        await storage.create(b"other")
+    second = await storage.write(b"two", first)
+    with pytest.raises(qo.Conflict):
+        await storage.write(b"three", first)
+    assert await storage.read() == (b"two", second)
+    assert names(tmp_path) == ["queue.json", "queue.json.lock"]
+
+
+def test_processes_share_one_file(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys, qo\n"
+        "async def main():\n"
+        "    async with qo.connect(qo.LocalFileSystemStorage(sys.argv[1])) as client:\n"
+        "        for number in range(20):\n"
+        "            await client.enqueue('t', {'n': number})\n"
+        "asyncio.run(main())\n"
+    )
+    path = tmp_path / "queue.json"
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(3)]
+    assert [process.wait(timeout=100) for process in processes] == [0, 0, 0]
+    with connect_sync(qo.LocalFileSystemStorage(path)) as client:
+        assert client.stats()["pending"] == 60
+
+
+def test_a_directory_is_no_file_for_a_queue(tmp_path: Path) -> None:
+    with pytest.raises(qo.QoError, match="is a directory"):
+        qo.LocalFileSystemStorage(tmp_path)
