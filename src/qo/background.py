@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from qo.client import Client, TaskHandle
 from qo.clock import monotonic_clock
-from qo.errors import InvalidSetting, OutcomeUnknown
+from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.interruptible_wait import wait_for_result
 from qo.model import NewTask
 
@@ -53,7 +53,11 @@ class LoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on this loop. The future raises OutcomeUnknown if the loop is stopped before it ends."""
         with self._lock:  # held until the loop has the coroutine, so that `stop` ends it
-            loop = self._running()
+            try:
+                loop = self._running()
+            except RuntimeError as error:  # Python starts no thread
+                coroutine.close()
+                raise _not_started(error) from error
             call = asyncio.run_coroutine_threadsafe(self._until_stopped(coroutine), loop)
             calls = self._calls
         calls.add(call)
@@ -94,7 +98,11 @@ class LoopThread:
             loop, self._calls, self._pid = asyncio.new_event_loop(), set(), os.getpid()
             loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
             self._thread = threading.Thread(target=_live, args=(loop, self._calls), name=self._name, daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
             self._loop = loop
         return self._loop
 
@@ -135,6 +143,19 @@ def _retrieve_error(call: "asyncio.Task[Any]") -> None:
 
 def _stopped() -> OutcomeUnknown:
     return OutcomeUnknown("the client was closed during this call; if it was a write, it may have been applied")
+
+
+def _is_exiting() -> bool:
+    return not threading.main_thread().is_alive()
+
+
+def _not_started(error: RuntimeError) -> StorageError:
+    if not _is_exiting():
+        return StorageError(f"a thread could not be started: {error}")
+    return StorageError(
+        "the program is exiting, and Python starts no more threads, so nothing was stored; "
+        "make the first call before the main thread ends"
+    )
 
 
 class BackgroundClient:
@@ -194,7 +215,19 @@ class BackgroundClient:
         return await self.arun(self._call_client(function))
 
     async def _call_client(self, function: Callable[[Client], Awaitable[T]]) -> T:
-        return await function(await self.client())
+        client = None
+        try:
+            client = await self.client()
+            return await function(client)
+        except RuntimeError as error:
+            if not _is_exiting():
+                raise
+            if client is None:  # opening a store needs threads
+                raise _not_started(error) from error
+            raise OutcomeUnknown(
+                "the program is exiting, and Python starts no more threads; if this call was a write, it may have been "
+                "applied"
+            ) from error
 
     def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
         """Submit a task; returns when it is stored. Bypasses the event loop if client and engine allow it."""
