@@ -17,6 +17,11 @@ import pytest
 from tests.servers.process import ROOT, free_port
 
 TIMEOUT = 60.0  # seconds; the machine may be busy
+# A shell starts what it runs in the background with SIGINT ignored, and child processes inherit that.
+WITH_CTRL_C = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from qo.cli import main; main(sys.argv[1:])"
+)
 
 
 def environment() -> dict[str, str]:
@@ -38,7 +43,7 @@ def shell(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def start(url: str, *words: str, **streams: Any) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "qo", "--url", url, *words], env=environment(), **streams)
+    return subprocess.Popen([sys.executable, "-c", WITH_CTRL_C, "--url", url, *words], env=environment(), **streams)
 
 
 def test_lines_of_a_slow_program_are_submitted_before_it_ends(call: Any, eventually: Callable[..., Any]) -> None:
