@@ -1,10 +1,12 @@
 """`qo`: its commands, which are imported when they are called, and the exit codes of errors."""
 
 import errno
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -134,6 +136,15 @@ class Commands(click.Group):
         """Write the summaries from COMMANDS, so that `qo --help` imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, spec.summary) for name, spec in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and write the log before anything that is printed about its outcome."""
+        try:
+            return super().invoke(ctx)
+        finally:
+            for handler in logging.getLogger("qo").handlers:
+                with suppress(OSError):  # `main` discards what stderr does not take
+                    handler.flush()
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Never:  # type: ignore[override]
         """Run the command and exit with the code of its outcome."""
