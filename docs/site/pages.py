@@ -136,7 +136,15 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
     "stores": (
         "Storage and encryption",
         "See [storage](../storage.md), [one database in a bucket](../s3-store.md) and [encryption](../encryption.md).",
-        ["qo.S3Store", "qo.ObjectStorage", "qo.S3Storage", "qo.GCSStorage", "qo.InMemoryStorage", "qo.Encrypted"],
+        [
+            "qo.S3Store",
+            "qo.ObjectStorage",
+            "qo.S3Storage",
+            "qo.GCSStorage",
+            "qo.InMemoryStorage",
+            "qo.LocalFileSystemStorage",
+            "qo.Encrypted",
+        ],
     ),
     "errors": ("Errors", "", ["qo.errors"]),
     "testing": (

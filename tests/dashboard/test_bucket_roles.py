@@ -27,6 +27,7 @@ from qo.web.http.tokens import OLD_TOKENS, Tokens, create_token, discard_old_tok
 from qo.worker.registration import Registration, WorkerStatus
 from qo.worker.settings import WorkerSettings
 from tests.dashboard.zero_store import Place, Store
+from tests.engines.below import below
 from tests.servers.process import KEYS
 
 LAYOUTS = ["tasks", "one", "sqlite"]  # in which a producer reads what it submits
@@ -213,9 +214,9 @@ async def test_a_token_that_a_lesser_role_writes_is_worth_nothing(place: Place) 
             with pytest.raises(StorageError):
                 await client.engine.write_note(TOKENS, data, expected=ANY)
             await client.engine.write_note(OLD_TOKENS, data, expected=ANY)
-            below = getattr(client.store, "engine", client.store)
+            store = below(client.store)
             if place.layout != "tasks":
-                await below.write_note(TOKENS, data, expected=ANY)
+                await store.write_note(TOKENS, data, expected=ANY)
     with acting_as(place, "admin"):
         async with qo.connect(place.url) as client:
             with pytest.raises(InvalidSetting, match="qo migrate --tokens"):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
@@ -10,6 +11,7 @@ from tests.dashboard.place import Place
 from tests.dashboard.seen import Seen
 
 LATER = "2099-01-01T00:00:00Z"
+UNHANDLED_TIMEOUT = 60_000  # milliseconds; a slow server counts such tasks every 30 seconds
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_a_row_is_cancelled_replayed_archived_and_deleted(seen: Seen, waiting: l
     expect(row.locator(".badge")).to_have_text("archived")
     row.get_by_role("button", name="Replay listed").click()
     expect(row.locator(".badge")).to_have_text("pending")
-    expect(row).to_contain_text("no running worker handles this type")
+    expect(row).to_contain_text("no running worker handles this type", timeout=UNHANDLED_TIMEOUT)
     row.get_by_role("button", name="Cancel listed").click()
     seen.dialog("Cancel")
     expect(row.locator(".badge")).to_have_text("cancelled")
@@ -192,5 +194,17 @@ def test_the_keyboard_is_enough(seen: Seen, waiting: list[str]):
 def test_the_reason_why_a_task_waits_does_not_push_the_buttons_out_of_the_window(seen: Seen):
     task = seen.queue.submit("nobody-handles-this-type-with-a-long-name", {})
     seen.go("#/tasks?type=nobody-handles-this-type-with-a-long-name")
-    expect(seen.row(task)).to_contain_text("no running worker handles this type")
+    expect(seen.row(task)).to_contain_text("no running worker handles this type", timeout=UNHANDLED_TIMEOUT)
     expect(seen.row(task).get_by_role("button", name="Cancel")).to_be_in_viewport(ratio=1)
+
+
+def test_a_scheduled_task_that_becomes_due_is_shown_as_ready(seen: Seen):
+    """No request changes the task meanwhile."""
+    soon = (datetime.now(UTC) + timedelta(seconds=4)).isoformat()
+    task = seen.queue.submit("soon-due", {}, run_at=soon)
+    seen.go("#/tasks?type=soon-due")
+    expect(seen.row(task).locator("[data-kind]")).to_have_text("scheduled")
+    expect(seen.row(task).get_by_role("button", name="Run now")).to_be_visible()
+    expect(seen.row(task).locator("[data-kind]")).to_have_text("ready")
+    expect(seen.row(task)).to_contain_text("waiting for")
+    expect(seen.row(task).get_by_role("button", name="Run now")).to_have_count(0)

@@ -22,6 +22,7 @@ from qo.model.life_cycle import GONE, REFUSED, STEPS, outcome
 from tests.dashboard.chromium import Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
 from tests.dashboard.zero_store import READER, Place, Store
+from tests.engines.below import below
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 ACTIONS = ("cancel", "replay", "archive", "delete")
@@ -48,7 +49,7 @@ async def check(place: Place, client: Client, tasks: list[Task]) -> None:
     """The index is exactly what the tasks need, and `repair` finds nothing to do."""
     if place.layout != "tasks":
         return
-    engine = getattr(client.store, "engine", client.store)  # itself, or behind one that keeps large values aside
+    engine = below(client.store)  # itself, or behind one that keeps large values aside
     assert isinstance(engine, ObjectPerTaskEngine)
     assert await engine.repair() == 0
     assert not engine.quarantined

@@ -20,6 +20,7 @@ from qo.model import ClaimRequest, NewTask, Status, cancel, complete
 from tests.dashboard.chromium import FILES, Tab
 from tests.dashboard.zero_queue import EVERYTHING, Source, fill, opened, task_in
 from tests.dashboard.zero_store import Place, Store
+from tests.engines.below import below
 from tests.servers.process import s3_client
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
@@ -95,7 +96,7 @@ async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_
 ) -> None:
     """As qo/engines/large_values/blobs.py marks them, here written by hand."""
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
-    engine = getattr(client.store, "engine", client.store)  # below one that would not let a reference be made up
+    engine = below(client.store)  # below one that would not let a reference be made up
     task_id, name = new_id(), "0" * 32
     keys = {kind: f"data/{task_id[0]}/{task_id}/{kind}_{name}" for kind in ("payload", "result")}
     place.put(keys["payload"], json.dumps({"large": "x" * 1000}).encode())
@@ -120,7 +121,7 @@ async def test_what_is_not_a_tasks_own_is_neither_shown_nor_removed_with_it(
     place: Place, client: Client, tab: Tab
 ) -> None:
     source = await Source.on(tab.page, place, place.link("--write"))
-    engine = getattr(client.store, "engine", client.store)
+    engine = below(client.store)
     others = f"data/0/{'0' * 8}-0000-8000-8000-{'0' * 12}/payload_{'0' * 32}"
     forged = ["notes/secret.json", "ui/secret.js", others, "../notes/secret.json"]
     for key in forged[:3]:

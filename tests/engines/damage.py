@@ -20,8 +20,8 @@ from qo.engines.replicated_log.sharded_log import ShardedLog
 from qo.engines.requests import retry
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
-from qo.forwarding_engine import ForwardingEngine
 from qo.sqlite_tables.table import SqliteTable
+from tests.engines.below import below
 
 
 async def damage(engine: Engine, task_id: str) -> None:
@@ -40,24 +40,24 @@ class DamagedLayouts:
     """A mixin for an EngineContract of layouts."""
 
     async def damage(self, engine: Engine, task_id: str) -> None:
-        below = engine.engine if isinstance(engine, ForwardingEngine) else engine
-        if isinstance(below, ObjectPerTaskEngine):
-            await truncate(_bucket_of(below), task_key(task_id))
-        elif isinstance(below, ReplicatedLogEngine):
-            log = below._shard
+        store = below(engine)
+        if isinstance(store, ObjectPerTaskEngine):
+            await truncate(_bucket_of(store), task_key(task_id))
+        elif isinstance(store, ReplicatedLogEngine):
+            log = store._shard
             assert log is not None
             shard = log.home(task_id) if isinstance(log, ShardedLog) else log
             await damage_sqlite(shard, task_id, "retry = '{\"half'")
-        elif isinstance(below, SqliteObjectEngine):
-            await damage_sqlite(below, task_id, "retry = '{\"half'")
+        elif isinstance(store, SqliteObjectEngine):
+            await damage_sqlite(store, task_id, "retry = '{\"half'")
         else:
-            assert isinstance(below, OneObjectEngine)
-            await damage_one(below, task_id)
+            assert isinstance(store, OneObjectEngine)
+            await damage_one(store, task_id)
 
     async def damage_note(self, engine: Engine, name: str) -> None:
-        below = engine.engine if isinstance(engine, ForwardingEngine) else engine
-        if isinstance(below, ObjectPerTaskEngine):
-            await truncate(_bucket_of(below), key_of(name))
+        store = below(engine)
+        if isinstance(store, ObjectPerTaskEngine):
+            await truncate(_bucket_of(store), key_of(name))
         else:
             await engine.write_note(name, b'{"half": ', expected=ANY)
 

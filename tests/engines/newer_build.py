@@ -12,7 +12,6 @@ from redis import Redis
 from qo.bucket import ANY, Blob, Bucket
 from qo.buckets import open_bucket
 from qo.engine import Engine
-from qo.engines.large_values import LargeValuesEngine
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.object_per_task import layout as per_task
 from qo.engines.one_object import record as one_object
@@ -26,10 +25,10 @@ from qo.engines.replicated_log.log_meta import append_step
 from qo.engines.replicated_log.record_store import LogPosition, LogRecord, RecordStore
 from qo.engines.replicated_log.replica_tables import FIRST_SCHEMA
 from qo.engines.replicated_log.schema_steps import SchemaStep
-from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token
 from qo.sqlite_tables.header import FILE_VERSION, VERSION
 from qo.sqlite_tables.migrations import migrate
+from tests.engines.below import below
 
 QO = "9.9.0"  # the version of that build
 
@@ -121,11 +120,9 @@ class NewerRedis(NewerBuild):
 
 class NewerTasks(NewerBuild):
     def forget_checks(self, engine: Engine) -> None:
-        below = engine
-        while isinstance(below, ForwardingEngine):
-            below = below.engine
-        assert isinstance(below, ObjectPerTaskEngine)
-        below._format.checked_at -= per_task.CHECK_INTERVAL
+        store = below(engine)
+        assert isinstance(store, ObjectPerTaskEngine)
+        store._format.checked_at -= per_task.CHECK_INTERVAL
 
     async def upgrade(self, *, is_additive: bool) -> None:
         bucket = open_bucket(self.url.partition("?")[0])
@@ -208,9 +205,9 @@ class NewerLog(NewerBuild):
     """Appends a step of the schema, and a record that fills the new columns."""
 
     def forget_checks(self, engine: Engine) -> None:
-        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
-        assert isinstance(below, ReplicatedLogEngine)
-        below.format_checked_at -= FORMAT_CHECK_INTERVAL
+        store = below(engine)
+        assert isinstance(store, ReplicatedLogEngine)
+        store.format_checked_at -= FORMAT_CHECK_INTERVAL
 
     async def upgrade(self, *, is_additive: bool) -> None:
         since = VERSION if is_additive else VERSION + 1

@@ -213,7 +213,7 @@ async def test_a_client_accepts_payloads_up_to_the_limit_of_its_store(tmp_path: 
         assert len(await submitted.result()) == 290_000
         with pytest.raises(InvalidTask, match="300,003 bytes, the limit is 300,000"):
             await client.enqueue("t", "x" * 300_001)
-    async with connect(f"file://{tmp_path}?layout=one") as client:
+    async with connect(f"file://{tmp_path}/other?layout=one") as client:
         assert client.payload_limit == DEFAULT_PAYLOAD_LIMIT
 
 

@@ -35,7 +35,7 @@ const BLOCKED_AT = 6.4e12; // milliseconds; 2 * LONGEST of the model
 export const isBlocked = (task) => task.status === 'pending' && Date.parse(task.available_at) === BLOCKED_AT;
 
 // The kind of a pending task, as in the counts: what it waits for.
-function pendingKind(task) {
+export function pendingKind(task) {
   if (isBlocked(task)) return 'blocked';
   if (seconds(task.available_at) <= now()) return 'ready';
   return task.failures ? 'retrying' : 'scheduled';

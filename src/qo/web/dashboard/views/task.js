@@ -7,7 +7,7 @@ import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, batchAddress, go, taskAddress, workflowAddress} from '../parts/router.js';
-import {ACTIONS, NO_HANDLER, actionButton, allowedFor, isBlocked, taskBadge} from '../parts/status.js';
+import {ACTIONS, NO_HANDLER, actionButton, allowedFor, isBlocked, pendingKind, taskBadge} from '../parts/status.js';
 import {ago, countdown, fuse, now} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
@@ -59,7 +59,7 @@ export function open({source, to, refresh}) {
 
   function draw() {
     document.title = `${task.type} · qo`;
-    show(part.head, [task.type, task.status, task.available_at, task.workflow, source.can], drawHead);
+    show(part.head, [task.type, task.status, pendingKind(task), task.available_at, task.workflow, source.can], drawHead);
     show(part.lease, [task.status, task.progress, task.progress_text, task.lease_expires_at, task.available_at, task.worker_id, task.unhandled], drawLease);
     show(part.why, reasons.map(({text}) => text), drawReasons);
     show(part.path, [history.map((event) => event.status), task.status], () => [h('div', {class: 'scroll'}, machine(history, task.status)), strip(history)]);

@@ -8,7 +8,7 @@ import {icon} from '../parts/icons.js';
 import {address, go, taskAddress} from '../parts/router.js';
 import {COLUMNS, taskRow} from '../parts/rows.js';
 import {empty} from '../parts/states.js';
-import {ACTIONS, actionButton, actions} from '../parts/status.js';
+import {ACTIONS, actionButton, actions, pendingKind} from '../parts/status.js';
 import {complain} from '../parts/toast.js';
 
 const LIMIT = 50;
@@ -115,7 +115,7 @@ export function open({source, to, refresh}) {
     if (current && !tasks.some((task) => task.id === current)) current = null;
     keyed(body, tasks, {
       key: (task) => task.id,
-      stamp: (task) => [task.version, task.status, selected.has(task.id) || everything, task.id === current, source.can],
+      stamp: (task) => [task.version, task.status, pendingKind(task), task.unhandled, selected.has(task.id) || everything, task.id === current, source.can],
       build: (task) => taskRow(task, {selected: selected.has(task.id) || everything, current: task.id === current, can: source.can, toggle, act: (name) => perform(name, {ids: [task.id]}, 1)}),
     });
     table.hidden = !tasks.length;
