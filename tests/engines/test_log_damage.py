@@ -10,6 +10,7 @@ from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpo
 from qo.engines.replicated_log.doctor import examine_log
 from qo.engines.replicated_log.engine import ReplicatedLogEngine
 from qo.engines.replicated_log.frame import decode_frame, encode_frame
+from qo.engines.replicated_log.garbage import LogGarbage
 from qo.engines.replicated_log.loader import DamagedLog
 from qo.engines.replicated_log.log_meta import read_meta
 from qo.engines.replicated_log.log_options import LogOptions
@@ -20,6 +21,7 @@ from qo.reports import Finding
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new
 from tests.engines.log_checker import check_bucket
+from tests.engines.test_log_compaction import Interrupted
 
 YOUNG = LogOptions(block_size=4, image_threshold=1)  # nothing is a day old, so no record is deleted
 OLD = LogOptions(block_size=4, image_threshold=1, min_record_age=0.0, trust=0.0)
@@ -156,6 +158,32 @@ async def test_two_damaged_images_are_named_and_healed(how: Callable[[bytes], by
     with pytest.raises(DamagedLog, match=r"images/.* (is missing|is damaged).*images/.*; restore an older version"):
         await log.tasks(log.process())
     assert await log.is_healed()
+    await log.close()
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+async def test_a_missing_image_is_reported_unless_another_process_has_just_replaced_it(
+    caplog: pytest.LogCaptureFixture, *, is_replaced: bool
+) -> None:
+    """The collector has read the checkpoint before the image disappears."""
+    log = await Damaged(OLD).grow()
+    oldest = (await log.keys("/images/"))[0]
+
+    async def interrupt() -> None:
+        if is_replaced:
+            for name in range(200, 240):
+                await log.live.add([new(name)])
+            await log.live.repair()
+        else:
+            await log.spoil(oldest, None)
+
+    bucket = Interrupted(log.bucket, "/images/", interrupt)
+    log_id = oldest.split("/")[1]
+    floor = (await (await log.checkpoints()).read()).floor
+    moved = await LogGarbage(bucket, log_id, 0, min_record_age=0.0, min_step=1).move_floor()
+    assert oldest not in await log.keys("/images/")
+    assert is_replaced or moved.floor == floor
+    assert ("parts of the image" in caplog.text) is not is_replaced
     await log.close()
 
 

@@ -90,11 +90,12 @@ class LogGarbage:
     async def _path(self, image: LogImage) -> list[int]:
         """The numbers that a new process can reach from an image through merged records.
 
-        [0] if the image is damaged.
+        [0] if the image is damaged, or if another process has replaced it.
         """
         prefix = image_prefix(self._log, self._shard, image.seq, image.token)
         if len(await self._listed(prefix)) < image.parts:
-            log.error("parts of the image %s are missing, so nothing is deleted; see `qo doctor`", prefix)
+            if image in (await self._checkpoints.read()).images:
+                log.error("parts of the image %s are missing, so nothing is deleted; see `qo doctor`", prefix)
             return [0]
         path, record_id = [image.seq], image.id
         for merged in chosen(image.seq, await self._merged.ranges(image.seq)):
