@@ -1,7 +1,10 @@
 """Log lines reach their stream in order, whoever writes them and whatever happens to the process or the stream."""
 
+import fcntl
 import io
 import logging
+import os
+import select
 import subprocess
 import sys
 import threading
@@ -80,6 +83,19 @@ def test_routine_lines_that_wait_are_written_in_one_call(log: logging.Logger, st
     assert len(stream.writes) <= 3  # the first line, the others, and one that came in between
 
 
+def test_no_write_is_larger_than_a_pipe_takes_in_one_piece(log: logging.Logger, stream: Stream) -> None:
+    expected = [f"{number} {'é' * (number % 90)}" for number in range(500)] + ["x" * (2 * select.PIPE_BUF), "last"]
+    stream.may_write.clear()
+    for line in expected:
+        log.info(line)
+    stream.may_write.set()
+    wait_until(lambda: len(stream.lines) == len(expected))
+    assert stream.lines == expected
+    sizes = [len(text.encode()) for text in stream.writes if text.count("\n") > 1]
+    assert max(sizes) <= select.PIPE_BUF
+    assert all(text.endswith("\n") for text in stream.writes)
+
+
 def test_a_stream_that_is_not_read_holds_the_program_up(log: logging.Logger, stream: Stream) -> None:
     stream.may_write.clear()
     logged: list[int] = []
@@ -154,6 +170,24 @@ log.addHandler(LineHandler(sys.stderr, lambda record: record.levelno < logging.W
 def _stderr_of(program: str) -> list[str]:
     words = [sys.executable, "-c", _PROGRAM + program]
     return subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False).stderr.splitlines()
+
+
+def test_lines_of_processes_that_share_a_pipe_are_not_mixed() -> None:
+    program = _PROGRAM + "for number in range(6000): log.info('%s %d %s', sys.argv[1], number, 'x' * 90)"
+    reader, writer = os.pipe()
+    if sys.platform == "linux":
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, select.PIPE_BUF)  # so that each process has lines that wait
+    processes = [subprocess.Popen([sys.executable, "-c", program, name], stderr=writer) for name in "abc"]
+    os.close(writer)
+    data = bytearray()
+    while read := os.read(reader, select.PIPE_BUF):
+        data += read
+    os.close(reader)
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    lines = data.decode().splitlines()
+    for name in "abc":
+        assert [line for line in lines if line[0] == name] == [f"{name} {number} {'x' * 90}" for number in range(6000)]
+    assert len(lines) == 3 * 6000
 
 
 def test_a_process_that_ends_has_written_its_lines() -> None:

@@ -2,9 +2,10 @@
 
 import logging
 import os
+import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import Any, TextIO
@@ -12,6 +13,7 @@ from weakref import WeakSet
 
 MAX_WAITING = 1000  # lines
 _INTERVAL = 0.005  # seconds between two writes of routine lines
+_MAX_WRITE_SIZE = getattr(select, "PIPE_BUF", 512)  # bytes; a larger write to a pipe may be mixed with others
 
 
 class LineHandler(logging.Handler):
@@ -20,7 +22,7 @@ class LineHandler(logging.Handler):
     Each write gives up the GIL. If the threads of handlers wrote a line for each quick task, they and the main thread
     would hand the GIL around at every line, and that takes longer than the line. A line that is not routine, such as a
     warning, is written before its call returns, with all lines before it. A process that is killed loses the routine
-    lines of its last milliseconds.
+    lines of its last milliseconds. Several processes may write to one pipe: no line is mixed with those of others.
     """
 
     def __init__(self, stream: TextIO, is_routine: Callable[[logging.LogRecord], bool]) -> None:
@@ -69,9 +71,10 @@ class LineHandler(logging.Handler):
             try:
                 while self._writes_again:
                     self._writes_again = False
-                    text = "".join([self._lines.popleft() for _ in range(len(self._lines))])  # other threads add lines
-                    self._stream.write(text)
-                    self._stream.flush()
+                    lines = [self._lines.popleft() for _ in range(len(self._lines))]  # other threads add lines
+                    for text in _writes(lines):
+                        self._stream.write(text)
+                        self._stream.flush()
             finally:
                 self._is_writing = False
 
@@ -108,6 +111,21 @@ class LineHandler(logging.Handler):
         except Exception:  # noqa: BLE001 - `logging` decides what becomes of it
             if self._last is not None:
                 self.handleError(self._last)
+
+
+def _writes(lines: Iterable[str]) -> Iterator[str]:
+    """The lines in as few texts as a pipe takes in one piece. Only a line that is longer than that is longer."""
+    some: list[str] = []
+    size = 0
+    for line in lines:
+        length = len(line.encode("ascii", "backslashreplace"))  # no encoding of a stream takes more bytes
+        if some and size + length > _MAX_WRITE_SIZE:
+            yield "".join(some)
+            some, size = [], 0
+        some.append(line)
+        size += length
+    if some:
+        yield "".join(some)
 
 
 _handlers: WeakSet[LineHandler] = WeakSet()
