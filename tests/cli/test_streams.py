@@ -72,6 +72,15 @@ def test_ctrl_c_ends_a_submit_that_waits_for_lines(call: Any, eventually: Callab
     assert b"1 task submitted" in err
 
 
+def test_an_invalid_line_is_the_only_error_while_more_lines_arrive(call: Any) -> None:
+    call.submit()
+    lines = b"invalid\n" + b'{"type": "add"}\n' * 50_000
+    for _ in range(5):  # the event loop ends at some point of a read
+        with start(call.url, "submit", "-", stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            _, err = process.communicate(lines, timeout=TIMEOUT)
+        assert len(err.splitlines()) == 1
+
+
 def test_ctrl_c_at_a_question_begins_a_new_line(call: Any) -> None:
     call.submit()
     terminal, given = pty.openpty()

@@ -3,12 +3,11 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from io import UnsupportedOperation
-from threading import Thread
+from threading import Semaphore, Thread
 
 from qo.errors import InvalidSetting
 
@@ -16,7 +15,8 @@ _READ_SIZE = 1 << 16  # bytes
 _LINGER = 0.1  # seconds to wait for more lines after the first, so that a slow program does not cost a write per line
 _MAX_CHUNKS = 4  # read ahead while the lines before them are written
 
-_Chunks = asyncio.Queue[list[bytes] | OSError | None]  # None: the end
+_Chunk = list[bytes] | OSError | None  # None: the end
+_Chunks = asyncio.Queue[_Chunk]
 
 
 async def stdin_lines(max_lines: int) -> AsyncIterator[list[bytes]]:
@@ -27,9 +27,13 @@ async def stdin_lines(max_lines: int) -> AsyncIterator[list[bytes]]:
     """
     if sys.stdin is None:
         raise InvalidSetting("stdin is closed")
-    chunks: _Chunks = asyncio.Queue(_MAX_CHUNKS)
-    loop = asyncio.get_running_loop()
-    Thread(target=_read, args=(chunks, loop), name="qo-stdin", daemon=True).start()
+    chunks, room, loop = _Chunks(), Semaphore(_MAX_CHUNKS), asyncio.get_running_loop()
+
+    def put(chunk: _Chunk) -> None:
+        room.acquire()
+        loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    Thread(target=_read, args=(put,), name="qo-stdin", daemon=True).start()
     is_open = True
     while is_open:
         lines: list[bytes] = []
@@ -37,6 +41,7 @@ async def stdin_lines(max_lines: int) -> AsyncIterator[list[bytes]]:
             async with asyncio.timeout(None) as limit:
                 while is_open and len(lines) < max_lines:
                     chunk = await chunks.get()
+                    room.release()
                     if isinstance(chunk, OSError):
                         raise InvalidSetting(f"cannot read stdin: {chunk.strerror or chunk}") from chunk
                     if not lines:
@@ -47,13 +52,9 @@ async def stdin_lines(max_lines: int) -> AsyncIterator[list[bytes]]:
             yield lines[start : start + max_lines]
 
 
-def _read(chunks: _Chunks, loop: asyncio.AbstractEventLoop) -> None:
-    """Put what arrives into the queue; it waits while the queue is full."""
-
-    def put(chunk: list[bytes] | OSError | None) -> None:
-        asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-
-    with suppress(RuntimeError, CancelledError):  # the event loop has ended
+def _read(put: Callable[[_Chunk], None]) -> None:
+    """Pass on what arrives. `put` waits while enough was read ahead."""
+    with suppress(RuntimeError):  # the event loop has ended
         try:
             for chunk in _chunks():
                 put(chunk)
