@@ -206,7 +206,6 @@ for number in range(20): log.info("of the parent %d", number)
 pid = os.fork()  # while lines of the parent wait
 if not pid:
     for number in range(20): log.info("of the child %d", number)
-    logging.shutdown()
     os._exit(0)
 os.waitpid(pid, 0)
 """

@@ -28,19 +28,27 @@ class LineHandler(logging.Handler):
     def __init__(self, stream: TextIO, is_routine: Callable[[logging.LogRecord], bool]) -> None:
         super().__init__()
         self._stream, self._is_routine = stream, is_routine
-        self._is_closed = False
+        self._is_immediate = False  # True: no line is routine
         self._last: logging.LogRecord | None = None  # a routine one
         self.begin()
         _handlers.add(self)
 
     def begin(self) -> None:
-        """Start without lines, also in a forked process: its parent writes those that were waiting."""
+        """Start without lines."""
         self._lines: deque[str] = deque()
         self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: end the thread
         self._is_awake = False  # True: the thread looks at the lines once more before it waits
         self._has_thread = False
         self._lock = RLock()  # held while lines are written
         self._is_writing = self._writes_again = False
+
+    def begin_in_child(self) -> None:
+        """Start in a forked process, whose parent writes the lines that were waiting.
+
+        A forked process usually ends with `os._exit`, which would lose lines that wait.
+        """
+        self.begin()
+        self._is_immediate = True
 
     def handle(self, record: logging.LogRecord) -> bool:
         """As the method that this replaces, without its lock."""
@@ -52,7 +60,7 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._lines.append(self.format(record) + "\n")
-            if self._is_closed or not self._is_routine(record) or len(self._lines) > MAX_WAITING:
+            if self._is_immediate or not self._is_routine(record) or len(self._lines) > MAX_WAITING:
                 self.flush()
                 return
             self._last = record
@@ -79,7 +87,7 @@ class LineHandler(logging.Handler):
                 self._is_writing = False
 
     def close(self) -> None:
-        self._is_closed = True
+        self._is_immediate = True
         self._wakeups.put(False)
         self._flush()
         super().close()
@@ -133,7 +141,7 @@ _handlers: WeakSet[LineHandler] = WeakSet()
 
 def _begin_in_child() -> None:
     for handler in list(_handlers):
-        handler.begin()
+        handler.begin_in_child()
 
 
 os.register_at_fork(after_in_child=_begin_in_child)
