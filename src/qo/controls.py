@@ -149,10 +149,11 @@ class ControlsClient:
     async def limit_fleet(self, scope: str, limit: Limit | None) -> notes.Controls:
         """Limit all workers together: `type:send_email`, `queue:mail` or `key:customer_id=42`.
 
-        It replaces the limit of the code, within about a second. A limit of zeros is no limit; None restores the
-        limit of the code. A store has at most `MAX_FLEET_LIMITS` of them.
+        The value of a key may be escaped, as in `Task.group`, or not. The limit replaces that of the code, within about
+        a second. A limit of zeros is no limit; None restores the limit of the code. A store has at most
+        `MAX_FLEET_LIMITS` of them.
         """
-        check_scope(scope)
+        scope = check_scope(scope)
         if limit is not None:
             check_limit(limit)
 

@@ -11,6 +11,9 @@ def test_fleet_limits_are_set_shown_and_removed(call: Qo) -> None:
         in call("limit", "--type", "crawl", "--concurrency", "5").stdout
     )
     call("limit", "--queue", "mail", "--starts", "100", "--per", "1m")
+    call("limit", "--key", "customer=Zoë & Co", "--concurrency", "1")
+    assert "key:customer=Zo%C3%AB%20%26%20Co" in [limit["scope"] for limit in call.json("limit")]
+    call("limit", "--key", "customer=Zoë & Co", "--remove")
     call("limit", "--key", "customer_id=42", "--concurrency", "1", "--starts", "2")
     shown = call("limit").stdout
     assert "queue mail: at most 100 starts in 60 s (set here)" in shown

@@ -14,6 +14,7 @@ from qo.model import (
     has_group_limits,
     make_group,
     missing_group,
+    parse_group,
     regrouped,
     shown_group,
     type_of_key,
@@ -39,6 +40,27 @@ from qo.testing.samples import new
 def test_a_group_is_the_name_and_the_value_of_an_argument(value: object, group: str) -> None:
     assert make_group("customer", value) == group
     check_group("group", group)
+
+
+@pytest.mark.parametrize(
+    ("written", "group"),
+    [
+        ("customer=42", "customer=42"),
+        ("customer=a b", "customer=a%20b"),
+        ("customer=a%20b", "customer=a%20b"),
+        ("customer=Zoë & Söhne=1", "customer=Zo%C3%AB%20%26%20S%C3%B6hne=1"),
+        ("customer=" + "x" * 500, make_group("customer", "x" * 500)),
+        ("customer=%", "customer=%"),
+    ],
+)
+def test_a_group_may_be_written_without_escapes(written: str, group: str) -> None:
+    assert parse_group("key", written) == group
+
+
+@pytest.mark.parametrize("written", ["", "customer", "=1", "a b=1", "1a=2", f"{'x' * 65}=1"])
+def test_a_text_that_names_no_argument_and_value_is_refused(written: str) -> None:
+    with pytest.raises(InvalidTask, match="is not an argument and its value, such as customer_id=42"):
+        parse_group("key", written)
 
 
 def test_the_key_of_a_group_names_its_type() -> None:

@@ -20,11 +20,11 @@ from qo.model import (
     Limit,
     Status,
     Task,
-    check_group,
     check_name,
     check_type,
     group_of,
     missing_group,
+    parse_group,
 )
 
 STATES = "slots/"  # prefix of the notes with the state of each limit
@@ -190,11 +190,13 @@ def type_of_scope(scope: str) -> str | None:
 
 
 def check_scope(scope: str) -> str:
-    """Raises InvalidTask for a scope that is neither a type nor a queue nor a key with its value."""
-    for prefix, check in ((TYPE, check_type), (QUEUE, check_name), (KEY, check_group)):
+    """The scope with its group as it is stored.
+
+    Raises InvalidTask for a scope that is neither a type nor a queue nor a key with its value.
+    """
+    for prefix, check in ((TYPE, check_type), (QUEUE, check_name), (KEY, parse_group)):
         if scope.startswith(prefix):
-            check(prefix[:-1], scope.removeprefix(prefix))
-            return scope
+            return prefix + check(prefix[:-1], scope.removeprefix(prefix))
     raise InvalidTask("scope", f"{scope!r:.80} does not begin with {TYPE}, {QUEUE} or {KEY}")
 
 

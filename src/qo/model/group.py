@@ -20,6 +20,7 @@ _MAX_GROUP_LENGTH = 160  # characters; longer values are hashed
 _HASH_LENGTH = 32  # hex digits
 _SAFE = "=:._-@/+,"  # with letters and digits: characters that are not escaped
 _MISSING = "%"
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}=[A-Za-z0-9%=:._@/+,~-]{0,160}")
 
 
@@ -44,6 +45,13 @@ def check_group(field: str, group: str) -> str:
     if not is_a(group, str) or not _GROUP.fullmatch(group):
         raise InvalidTask(field, f"{show(group)} is not an argument and its value, such as customer_id=42")
     return group
+
+
+def parse_group(field: str, text: str) -> str:
+    """The group that a person names: `customer=Zoë & Söhne`. A group as `make_group` writes it stays as it is."""
+    key, sign, value = text.partition("=")
+    is_escaped = _GROUP.fullmatch(text) or not (sign and _KEY.fullmatch(key))
+    return check_group(field, text if is_escaped else make_group(key, value))
 
 
 def shown_group(group: str) -> str:

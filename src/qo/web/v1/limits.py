@@ -19,7 +19,7 @@ from qo.web.http.openapi import Name, TypeName
 from qo.web.http.problems import problems
 from qo.web.http.server import log_transition, server_of
 
-GroupName = Annotated[str, Meta(min_length=3, max_length=240, pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[!-~]*$")]
+GroupName = Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class SlotView(Struct, frozen=True, kw_only=True):
