@@ -105,6 +105,37 @@ def test_a_limit_is_set_changed_and_removed(seen: Seen):
         seen.queue.until(task, "completed")
 
 
+def test_a_value_with_spaces_is_limited_and_a_bad_one_is_explained(seen: Seen):
+    page = seen.page
+    seen.go("#/limits")
+    page.locator("[data-do=fleet-limit]").click()
+    page.locator("dialog select").select_option("key")
+    page.locator("dialog input[type=text]").fill("customer")
+    concurrency = page.locator("dialog input[type=number]").first
+    concurrency.fill("10001")
+    assert "10000" in str(concurrency.evaluate("each => each.validationMessage"))
+    concurrency.fill("3")
+    seen.dialog("Set")
+    expect(page.locator("dialog [role=alert]")).to_contain_text(
+        "is not an argument and its value, such as customer_id=42"
+    )
+    page.locator("dialog input[type=text]").fill("customer=Zoë & Söhne")
+    seen.dialog("Set")
+    shown = page.locator(".limit", has_text="customer=Zoë & Söhne")
+    expect(shown.locator("h2")).to_have_text("customer=Zoë & Söhne")
+    shown.get_by_role("button", name="Remove").click()
+    seen.dialog("Remove")
+    expect(shown).to_have_count(0)
+
+
+def test_every_group_can_be_shown(seen: Seen):
+    """A task without the argument of its limit has the group `customer=%`, which is not an escaped text."""
+    seen.go()
+    groups = ["customer=%", "customer=Zo%C3%AB", "customer=%E0", "customer=42"]
+    shown = "groups => import('./parts/format.js').then(format => groups.map(format.shownGroup))"
+    assert seen.page.evaluate(shown, groups) == ["no customer", "customer=Zoë", "customer=%E0", "customer=42"]
+
+
 def test_of_many_groups_those_with_most_waiting_tasks_are_shown(seen: Seen):
     post(seen.queue, "controls/pause", {"type": "charge"})
     file = str(seen.queue.folder / "gone")

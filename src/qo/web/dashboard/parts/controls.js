@@ -58,8 +58,8 @@ export async function limitFleet(source, {known, preset = {kind: 'type', name: '
   const kinds = [['type', 'a type'], ['queue', 'a queue'], ['key', 'one value of an argument']];
   const kind = h('select', {}, kinds.map(([value, label]) => h('option', {value, selected: value === preset.kind}, label)));
   const name = h('input', {type: 'text', required: true, autocomplete: 'off', placeholder: 'send_email, or customer_id=42', value: preset.name});
-  const input = (value, step) => h('input', {type: 'number', min: '0', step, value: String(value), required: true, inputmode: 'decimal'});
-  const [concurrency, rate, per] = [input(0, '1'), input(0, '1'), input(1, 'any')];
+  const input = (value, step, min, max) => h('input', {type: 'number', min, max, step, value: String(value), required: true, inputmode: 'decimal'});
+  const [concurrency, rate, per] = [input(0, '1', '0', '10000'), input(0, '1', '0', '1000000'), input(1, 'any', '0.000001', '3200000000')];
   const renew = () => {
     const numbers = known[`${kind.value}:${name.value}`] ?? (name.value === preset.name ? preset.numbers : undefined);
     if (numbers) [concurrency.value, rate.value, per.value] = [numbers.concurrency, numbers.rate, numbers.per].map(String);

@@ -52,3 +52,13 @@ export const seconds = (iso) => Date.parse(iso) / 1000;
 
 const LEVELS = {0: 'high', 6: 'medium', 9: 'low'};
 export const level = (priority) => (LEVELS[priority] ? `${priority} · ${LEVELS[priority]}` : String(priority));
+
+// A group as people write it. `%` alone stands for a missing argument, as in qo/model/group.py.
+export function shownGroup(group) {
+  if (group.endsWith('=%')) return `no ${group.slice(0, -2)}`;
+  try {
+    return decodeURIComponent(group);
+  } catch {
+    return group; // written by another program
+  }
+}

@@ -4,7 +4,7 @@ import {h, keyed, show} from '../parts/dom.js';
 import {meter} from '../parts/chart.js';
 import {ago} from '../parts/clock.js';
 import {fleetNumbers, limitFleet, mayControl, removeFleetLimit} from '../parts/controls.js';
-import {number, plural, shortId} from '../parts/format.js';
+import {number, plural, shortId, shownGroup} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
@@ -38,7 +38,7 @@ export function open({source, refresh}) {
     const may = mayControl(source, kind === 'key' ? {} : {[kind]: name});
     const more = limit.group_count - limit.groups.length;
     return h('article', {class: 'card limit', 'data-limit': limit.scope},
-      h('header', {}, h('h2', {}, kind === 'key' ? name : [`${kind} `, h('a', {href: address('tasks', {[kind]: name})}, name)]),
+      h('header', {}, h('h2', {}, kind === 'key' ? shownGroup(name) : [`${kind} `, h('a', {href: address('tasks', {[kind]: name})}, name)]),
         h('span', {class: 'badge'}, limit.is_live ? 'set at run time' : 'in the code'),
         may ? h('span', {class: 'buttons'},
           h('button', {type: 'button', class: 'button small', 'data-do': 'change', on: {click: () => set({kind, name})}}, 'Change'),
