@@ -184,11 +184,49 @@ def test_the_keyboard_is_enough(seen: Seen, waiting: list[str]):
         expect(page.locator("h1")).to_have_text(title)
     page.keyboard.press("?")
     expect(page.locator("dialog")).to_contain_text("Keyboard")
+    for action in ("replay", "run now", "reschedule", "priority", "cancel", "archive", "delete"):
+        expect(page.locator("dialog dd").get_by_text(action, exact=True)).to_be_visible()
     seen.picture("keyboard")
     page.get_by_label("Enable shortcuts").uncheck()
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_r_replays_one_and_several_tasks_in_the_list_and_one_on_its_page(seen: Seen, waiting: list[str]):
+    page = seen.page
+    cancel = {"action": "cancel", "filter": {"type": ["listed"]}}
+    seen.queue.client.post("/api/v1/dashboard/act", json=cancel)
+    seen.go("#/tasks?type=listed&status=cancelled")
+    expect(page.locator("tr[data-id]")).to_have_count(3)
+    page.keyboard.press("j")
+    page.keyboard.press("r")
+    seen.told("1 task replayed.")
+    expect(page.locator("tr[data-id]")).to_have_count(2)
+    page.keyboard.press("a")
+    page.keyboard.press("r")
+    seen.told("2 tasks replayed.")
+    seen.queue.client.post("/api/v1/dashboard/act", json=cancel)
+    seen.go(f"#/tasks/{waiting[0]}")
+    expect(page.locator("h1 .badge")).to_have_text("cancelled")
+    page.keyboard.press("r")
+    expect(page.locator("h1 .badge")).to_have_text("pending")
+
+
+def test_r_replays_a_completed_task_after_a_question(seen: Seen):
+    task = seen.queue.submit("greet", {})
+    seen.queue.until(task, "completed")
+    page = seen.page
+    for where, title in ((f"#/tasks?text={task}", "Tasks"), (f"#/tasks/{task}", "greet completed")):
+        seen.go(where)
+        expect(page.locator("h1")).to_have_text(title)
+        expect(page.locator("main")).to_contain_text("completed")
+        page.keyboard.press("j")  # on the page of a task, not a shortcut
+        page.keyboard.press("r")
+        expect(page.locator("dialog h2")).to_have_text("Replay 1 task?")
+        expect(page.locator("dialog")).to_contain_text("It loses its result.")
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_have_count(0)
 
 
 def test_the_reason_why_a_task_waits_does_not_push_the_buttons_out_of_the_window(seen: Seen):

@@ -3,12 +3,13 @@
 import {h} from './dom.js';
 import {dialog} from './dialog.js';
 import {keyboard} from './keys.js';
+import {ACTIONS} from './status.js';
 
 const KEYS = [
-  ['Navigation', [['g o', 'overview'], ['g t', 'tasks'], ['g b', 'batches'], ['g f', 'workflows'], ['g w', 'workers'], ['g s', 'schedules'], ['g l', 'limits'], ['?', 'this help']]],
+  ['Navigation', [['g o', 'overview'], ['g t', 'tasks'], ['g b', 'batches'], ['g f', 'workflows'], ['g w', 'workers'], ['g s', 'schedules'], ['g l', 'limits'], ['g a', 'audit'], ['?', 'this help']]],
   ['Tasks', [['/', 'search'], ['j k', 'down, up'], ['Enter', 'open'], ['x', 'select'], ['a', 'select the page'],
     ['n p', 'next, previous page'], ['Esc', 'leave the field, clear the selection']]],
-  ['Current or selected tasks', [['r', 'replay'], ['c', 'cancel'], ['e', 'archive'], ['#', 'delete'], ['u', 'back to the list']]],
+  ['Current or selected tasks', [...Object.values(ACTIONS).filter(({single}) => !single).map(({key, label}) => [key, label.toLowerCase()]), ['u', 'back to the list']]],
 ];
 
 export function helpDialog() {

@@ -3,7 +3,7 @@
 import {go} from './router.js';
 import {helpDialog} from './help.js';
 
-const PLACES = {o: '#/', t: '#/tasks', b: '#/batches', f: '#/workflows', w: '#/workers', s: '#/schedules', l: '#/limits'};
+const PLACES = {o: '#/', t: '#/tasks', b: '#/batches', f: '#/workflows', w: '#/workers', s: '#/schedules', l: '#/limits', a: '#/audit'};
 const SEQUENCE_TIMEOUT = 1200; // milliseconds between g and the second key
 
 export const keyboard = {on: true};

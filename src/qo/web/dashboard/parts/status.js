@@ -48,6 +48,9 @@ export const allowed = (status, can) => known(can).filter((name) => ACTIONS[name
 // The actions for one task: one that is due cannot be made due, and a blocked one cannot be rescheduled.
 export const allowedFor = (task, can) => allowed(task.status, can).filter((name) => (name !== 'run_now' || seconds(task.available_at) > now()) && (name !== 'reschedule' || !isBlocked(task)));
 
+// The action of a shortcut for one task. Two actions share a key if they apply to different statuses.
+export const actionOf = (key, task, can) => allowedFor(task, can).find((name) => ACTIONS[name].key === key);
+
 export const taskBadge = (task) => (task.status === 'pending'
   ? [badge(task.status), ' ', h('small', {class: 'quiet', 'data-kind': pendingKind(task)}, pendingKind(task))]
   : [badge(task.status)]);

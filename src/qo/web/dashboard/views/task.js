@@ -3,11 +3,11 @@
 import {h, show} from '../parts/dom.js';
 import {act} from '../parts/actions.js';
 import {diffTable} from '../parts/diff.js';
-import {duration, instant, level, seconds} from '../parts/format.js';
+import {duration, instant, level, seconds, shownGroup} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, batchAddress, go, taskAddress, workflowAddress} from '../parts/router.js';
-import {ACTIONS, NO_HANDLER, actionButton, allowedFor, isBlocked, pendingKind, taskBadge} from '../parts/status.js';
+import {ACTIONS, NO_HANDLER, actionButton, actionOf, allowedFor, isBlocked, pendingKind, taskBadge} from '../parts/status.js';
 import {ago, countdown, fuse, now} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
@@ -33,7 +33,7 @@ export function open({source, to, refresh}) {
 
   return {
     element,
-    keys: {u: back, ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => task && allowedFor(task, source.can).includes(name) && perform(name)]))},
+    keys: {u: back, ...Object.fromEntries(Object.values(ACTIONS).map(({key}) => [key, () => performKey(key)]))},
     async refresh() {
       [task, history] = await Promise.all([source.task(id), source.history(id)]);
       reasons = task.status === 'pending' && source.explain ? (await source.explain(id)).reasons : [];
@@ -45,6 +45,11 @@ export function open({source, to, refresh}) {
     event?.preventDefault?.();
     if (window.history.length > 1 && event?.type === 'click') window.history.back();
     else go('#/tasks');
+  }
+
+  function performKey(key) {
+    const name = task && actionOf(key, task, source.can);
+    if (name) perform(name);
   }
 
   async function perform(name) {
@@ -121,7 +126,7 @@ export function open({source, to, refresh}) {
       ['Created', stamp(task.created_at)], ['Available', isBlocked(task) ? 'when its parent tasks have completed' : stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt', worked], ['Last change', stamp(task.updated_at)],
       ['Worker', task.worker_id && h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id)],
-      ['Timeout', duration(task.timeout)], ['Group', task.group ? decodeURIComponent(task.group) : null], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
+      ['Timeout', duration(task.timeout)], ['Group', task.group && shownGroup(task.group)], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
       ['Back-off', task.retry && `${duration(task.retry.initial)} × ${task.retry.multiplier}, at most ${duration(task.retry.max)}`],
       ['Idempotency key', task.idempotency_key && h('code', {}, task.idempotency_key)], ['Trace', task.trace_id && h('code', {}, task.trace_id)], ['Version', String(task.version)],
     ];

@@ -8,7 +8,7 @@ import {icon} from '../parts/icons.js';
 import {address, go, taskAddress} from '../parts/router.js';
 import {COLUMNS, taskRow} from '../parts/rows.js';
 import {empty} from '../parts/states.js';
-import {ACTIONS, actionButton, actions, pendingKind} from '../parts/status.js';
+import {ACTIONS, actionButton, actionOf, actions, pendingKind} from '../parts/status.js';
 import {complain} from '../parts/toast.js';
 
 const LIMIT = 50;
@@ -49,7 +49,7 @@ export function open({source, to, refresh}) {
       a: () => pick(!page.tasks.every((task) => selected.has(task.id))), n: goOn, p: goBack,
       Enter: () => current && go(taskAddress(current)),
       Escape: drop,
-      ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => actOnSome(name)])),
+      ...Object.fromEntries(Object.entries(ACTIONS).filter(([, {single}]) => !single).map(([name, {key}]) => [key, () => actOnSome(name)])),
     },
     update(moved) {
       if (!sameFilter(params, moved.params)) drop();
@@ -182,7 +182,7 @@ export function open({source, to, refresh}) {
     if (!source.can.write || !actions(source.can).includes(name)) return;
     if (everything) perform(name, {filter: filter()}, page.total);
     else if (selected.size) perform(name, {ids: [...selected]}, selected.size);
-    else if (current) perform(name, {ids: [current]}, 1);
+    else if (current) perform(actionOf(ACTIONS[name].key, page.tasks.find((task) => task.id === current), source.can) ?? name, {ids: [current]}, 1);
   }
 
   async function perform(name, target, count) {
