@@ -2,8 +2,9 @@
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
+from tests.dashboard.place import Place
 from tests.dashboard.seen import Seen
 
 
@@ -153,3 +154,25 @@ def test_news_arrives_by_itself_until_it_is_paused(seen: Seen):
     expect(page.locator(".live")).to_have_text("Updates paused")
     page.locator(".live").click()
     expect(page.locator(".live")).to_have_text("Live")
+
+
+def test_the_focus_stays_on_a_control_whose_part_is_redrawn(page: Page, empty_queue: Place):
+    for name in ("a", "b"):
+        empty_queue.submit("first", {}, queue=name)
+    page.goto(f"{empty_queue.url}/ui/")
+    link = page.locator('tr[data-queue="b"] th a')
+    link.focus()
+    empty_queue.submit("first", {}, queue="0")  # a row above
+    expect(page.locator("tr[data-queue]")).to_have_count(3)
+    expect(link).to_be_focused()
+    page.get_by_role("button", name="Pause b").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Resume b")).to_be_focused()
+    page.get_by_role("button", name="Limit first").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog select")).to_have_value("first")
+    empty_queue.submit("first", {}, queue="b")
+    expect(page.locator("[data-type=first] .number")).to_contain_text("4")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Limit first")).to_be_focused()

@@ -1,6 +1,6 @@
 // Modal dialogs, with the browser's dialog element: focus stays inside, Escape closes.
 
-import {h} from './dom.js';
+import {h, likeness} from './dom.js';
 import {icon} from './icons.js';
 import {problemLine, submit} from './submit.js';
 
@@ -32,7 +32,7 @@ export function dialog({title, body, confirm}) {
     function end(value) {
       element.close();
       element.remove();
-      before?.focus?.();
+      (before?.isConnected === false ? likeness(document.body, before) : before)?.focus?.(); // a refresh may have replaced it
       resolve(value);
     }
   });

@@ -62,8 +62,26 @@ export function show(element, data, build) {
   const stamp = JSON.stringify(data);
   if (stamps.get(element) === stamp) return;
   stamps.set(element, stamp);
+  const before = document.activeElement;
+  const way = before !== element && element.contains(before) ? path(element, before) : null;
   fill(element, build(data));
+  if (way) (likeness(element, before) ?? samePlace(element, before, way))?.focus({preventScroll: true});
 }
+
+// The control that replaced `before` in a rebuilt element: it has the same name, in a row with the same name.
+export function likeness(element, before) {
+  const name = nameOf(before);
+  return [...element.querySelectorAll(before.tagName)].find((each) => nameOf(each) === name && rowOf(each) === rowOf(before));
+}
+
+// A button whose name changed, such as Pause and Resume.
+function samePlace(element, before, way) {
+  const found = way.reduce((node, at) => node?.children[at], element);
+  return found?.tagName === before.tagName && rowOf(found) === rowOf(before) ? found : null;
+}
+
+const nameOf = (control) => control.getAttribute('href') ?? control.getAttribute('aria-label') ?? control.textContent;
+const rowOf = (control) => control.closest('tr, li, article')?.querySelector('th, a')?.textContent;
 
 const stamps = new WeakMap();
 
