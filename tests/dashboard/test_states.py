@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from qo.engines.sqlite import SqliteEngine
 from tests.conditions import wait_until
+from tests.dashboard.chromium import FILES
 from tests.dashboard.place import Place
 from tests.dashboard.seen import Seen, picture
 from tests.web.serving import Served, served
@@ -78,6 +80,57 @@ def test_when_the_server_is_unreachable_the_page_keeps_its_content_and_shows_a_n
     expect(page.locator(".banner")).to_contain_text("This page may be out of date: The server cannot be reached.")
     expect(page.locator("h1")).to_have_text("Overview")
     picture(page, "away")
+
+
+def test_views_that_were_never_opened_can_be_opened_while_the_server_is_away(page: Page, tmp_path: Path):
+    with served(SqliteEngine(tmp_path / "qo.db")) as api:
+        page.goto(f"{api.url}/ui/")
+        expect(page.locator("h1")).to_have_text("Overview")
+    page.evaluate("location.hash = '#/workers'")
+    expect(page.locator("[data-state=error]")).to_contain_text("The server cannot be reached.")
+
+
+def test_every_view_is_preloaded():
+    preloaded = set(re.findall('modulepreload" href="([^"]+)"', (FILES / "index.html").read_text()))
+    modules = {path.relative_to(FILES).as_posix() for path in FILES.glob("[pv]*/*.js")}
+    assert modules <= preloaded
+    assert all((FILES / name).exists() for name in preloaded)
+
+
+def test_a_view_that_could_not_be_loaded_is_loaded_again(page: Page, nothing: Served):
+    page.route("**/views/workers.js", lambda route: route.abort())
+    page.goto(f"{nothing.url}/ui/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    page.evaluate("location.hash = '#/workers'")
+    expect(page.locator("[data-state=error]")).to_contain_text("This view could not be loaded.")
+    page.unroute("**/views/workers.js")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("h1")).to_have_text("Workers")
+
+
+def test_a_server_that_does_not_respond_is_reported_until_it_does(page: Page, nothing: Served):
+    page.clock.install()
+    page.goto(f"{nothing.url}/ui/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    held: list[Route] = []
+    page.route("**/dashboard/overview", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks the function
+    page.clock.run_for(6_000)
+    (route, *_) = wait_until(lambda: page.evaluate("true") and held)
+    expect(page.locator(".banner")).to_be_hidden()
+    page.clock.run_for(10_000)
+    expect(page.locator(".banner")).to_contain_text("There has been no response for 10 seconds")
+    picture(page, "stalled")
+    route.continue_()
+    expect(page.locator(".banner")).to_be_hidden()
+
+
+def test_a_silent_stream_of_events_is_replaced(page: Page, nothing: Served):
+    page.clock.install()
+    page.goto(f"{nothing.url}/ui/")
+    expect(page.locator(".live")).to_have_text("Live")
+    with page.expect_request("**/events"):
+        page.clock.run_for(45_000)  # of the page; of the server, less than its interval of 15 seconds
+    expect(page.locator(".live")).to_have_text("Live")
 
 
 def test_a_hidden_page_asks_for_nothing(seen: Seen):

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from qo.engines.sqlite import SqliteEngine
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.http.tokens import create_token
+from qo.web.http.tokens import create_token, revoke_token
+from tests.conditions import wait_until
 from tests.dashboard.seen import picture
 from tests.web.serving import Served, served
 
@@ -58,6 +59,38 @@ def test_the_page_asks_for_a_token_and_stores_it_nowhere(page: Page, guarded: Se
     assert token not in kept and '"local":{},"session":{},"cookie":""' in kept and '"databases":0' in kept
     page.reload()
     expect(page.locator(".token")).to_be_visible()
+
+
+def test_the_form_for_a_token_stays_while_the_server_is_slow_or_unreachable(page: Page, guarded: Served):
+    page.clock.install()
+    page.goto(f"{guarded.url}/ui/#/tasks")
+    page.get_by_label("Token").fill("half of a token")
+    held: list[Route] = []
+    page.route("**/dashboard/tasks?*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks the function
+    page.clock.run_for(6_000)
+    (route, *_) = wait_until(lambda: page.evaluate("true") and held)
+    page.clock.run_for(1_000)
+    expect(page.get_by_label("Token")).to_have_value("half of a token")
+    with page.expect_event("requestfailed"):
+        route.abort()
+    page.unroute("**/dashboard/tasks?*")
+    with page.expect_response("**/dashboard/tasks?*"):
+        page.clock.run_for(6_000)
+    expect(page.get_by_label("Token")).to_have_value("half of a token")
+    enter(page, secret(guarded, "admin"))
+    expect(page.locator("h1")).to_have_text("Tasks")
+
+
+def test_the_page_asks_again_for_each_token_that_ends_while_it_is_open(page: Page, guarded: Served):
+    page.goto(f"{guarded.url}/ui/#/tasks")
+    for scope in ("read", "operate"):
+        made = create_token(guarded.qo_client.engine, f"ends-{scope}", [Scope(scope)], now=0.0)
+        enter(page, guarded.run(made).secret)
+        expect(page.locator("h1")).to_have_text("Tasks")
+        guarded.run(revoke_token(guarded.qo_client.engine, f"ends-{scope}"))
+        expect(page.locator(".token")).to_contain_text("This queue needs a token")
+        page.evaluate("location.hash = '#/workers'")  # a view that is not loaded yet
+        page.evaluate("location.hash = '#/tasks'")
 
 
 def test_a_reader_may_only_look(page: Page, guarded: Served):

@@ -6,8 +6,9 @@ import {listen as listenToKeys} from './parts/keys.js';
 import {parse} from './parts/router.js';
 import {start as startClock} from './parts/clock.js';
 import {failure, loading} from './parts/states.js';
+import {tokenForm} from './views/credential_form.js';
 
-// Loaded on first use.
+// Run on first use. index.html preloads all of them: views can be opened while the server is away, and are of one version.
 const VIEWS = {
   overview: () => import('./views/overview.js'),
   tasks: () => import('./views/tasks.js'),
@@ -24,6 +25,8 @@ const VIEWS = {
   not_found: () => import('./views/not_found.js'),
 };
 const LOADING_DELAY = 150; // milliseconds before a loading message is shown
+const STALLED_DELAY = 10_000; // milliseconds without a response before a notice is shown
+const STALLED = 'there has been no response for 10 seconds';
 
 class Page {
   constructor(source) {
@@ -33,6 +36,7 @@ class Page {
     this.view = null; // the open view: {element, refresh(), update?(params), keys?, close?()}
     this.round = 0;
     this.moves = 0;
+    this.asking = false; // for a token
   }
 
   start(root) {
@@ -56,6 +60,7 @@ class Page {
       return;
     }
     this.view?.close?.();
+    this.frame.problem(null); // of the previous view
     this.name = to.view;
     this.view = null;
     this.shown = false;
@@ -63,14 +68,14 @@ class Page {
   }
 
   async open(to, move) {
-    const slow = setTimeout(() => move === this.moves && !this.view && this.frame.put(loading()), LOADING_DELAY);
+    const slow = setTimeout(() => move === this.moves && !this.view && !this.asking && this.frame.put(loading()), LOADING_DELAY);
     try {
-      const {open} = await VIEWS[to.view]();
+      const {open} = await VIEWS[to.view]().catch(notLoaded);
       if (move !== this.moves) return; // the user has opened another view in the meantime
       this.view = open({source: this.source, to, refresh: () => this.refresh()});
       await this.refresh();
     } catch (error) {
-      if (move === this.moves) this.frame.put(failure(error, () => this.open(to, move), to.view));
+      if (move === this.moves && !this.asking) this.frame.put(failure(error, () => location.reload(), to.view));
     } finally {
       clearTimeout(slow);
     }
@@ -81,33 +86,35 @@ class Page {
     if (!view) return;
     const round = ++this.round;
     this.live.asked();
-    const slow = setTimeout(() => this.shown || this.frame.put(loading()), LOADING_DELAY);
+    const slow = setTimeout(() => this.shown || this.asking || this.frame.put(loading()), LOADING_DELAY);
+    const stalled = setTimeout(() => this.shown && view === this.view && this.frame.problem(new Error(STALLED), () => this.refresh()), STALLED_DELAY);
     try {
       await view.refresh();
       if (view !== this.view) return;
       this.frame.renew();
       if (!this.shown) this.frame.put(view.element);
       this.shown = true;
+      this.asking = false; // a login in another window also ends the question
       this.frame.problem(null);
     } catch (error) {
       if (view === this.view && round === this.round) this.fail(error);
     } finally {
       clearTimeout(slow);
+      clearTimeout(stalled);
     }
   }
 
   async fail(error) {
-    if (error.name === 'AbortError') return;
+    if (error.name === 'AbortError' || this.asking) return; // the form stays until a token is accepted
     if (error.code === 'unauthorized' && this.source.authorize) {
-      if (this.asking) return; // the form is already shown
       this.asking = true;
-      const {tokenForm} = await import('./views/credential_form.js');
       this.shown = false;
+      this.frame.problem(null);
       this.frame.put(tokenForm(this.source.loginUrl, async (token) => {
         await this.source.authorize(token);
         this.asking = false;
         this.live.restart();
-        await this.refresh();
+        await (this.view ? this.refresh() : this.open(parse(location.hash), this.moves));
       }));
     } else if (this.shown) {
       this.frame.problem(error, () => this.refresh());
@@ -115,6 +122,11 @@ class Page {
       this.frame.put(failure(error, () => this.refresh(), this.name));
     }
   }
+}
+
+// Browsers remember that an import failed, so only a new page can repeat it.
+function notLoaded(cause) {
+  throw Object.assign(new Error('this view could not be loaded', {cause}), {code: 'not_loaded'});
 }
 
 // A fragment that is not a view contains credentials. They are removed from the address bar, the history and copies of the URL.

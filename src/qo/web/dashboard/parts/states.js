@@ -12,6 +12,7 @@ export function loading() {
 const SUBJECTS = {task: 'Task', batch: 'Batch', workflow: 'Workflow'};
 const ADVICE = {
   unreachable: 'Is qo serve still running? The page keeps trying.',
+  not_loaded: 'Is qo serve still running? “Try again” reloads the page.',
   store_unavailable: 'The server runs, but its store does not respond. The page keeps trying.',
   not_found: 'It may have been deleted.',
   forbidden: 'The scopes of this token do not allow this.',

@@ -6,6 +6,7 @@ import {StoreClock} from './store_clock.js';
 
 const MAX_ACTIONS = 5_000; // tasks per request
 const MAX_WORKFLOWS = 25; // in the list
+const READ_TIMEOUT = 150_000; // milliseconds, longer than the request timeout of the server
 
 export async function open(config) {
   const {login, logout} = config;
@@ -194,11 +195,12 @@ class ApiSource {
   }
 
   async #get(path, query) {
-    return parse(await (await this.#fetch('GET', this.#url(path, query))).text());
+    const signal = AbortSignal.timeout(READ_TIMEOUT); // a lost connection may never report an error
+    return parse(await received((await this.#fetch('GET', this.#url(path, query), undefined, signal)).text()));
   }
 
   async #post(path, body = {}) {
-    return (await this.#fetch('POST', this.#url(path), body)).json();
+    return received((await this.#fetch('POST', this.#url(path), body)).json());
   }
 
   async #fetch(method, url, body, signal) {
@@ -211,16 +213,20 @@ class ApiSource {
     const asked = {method, headers, signal, credentials, cache: 'no-store', redirect: 'error'};
     if (body !== undefined) asked.body = JSON.stringify(body);
     const sentAt = this.clock.clock();
-    let answer;
-    try {
-      answer = await fetch(url, asked);
-    } catch (error) {
-      if (error.name === 'AbortError') throw error;
-      throw new Refused('The server cannot be reached.', 'unreachable', 0);
-    }
+    const answer = await received(fetch(url, asked));
     this.clock.learn(sentAt, answer.headers.get('date'), this.clock.clock());
     if (!answer.ok) throw await refusal(answer);
     return answer;
+  }
+}
+
+// The connection can break before the response and within it.
+async function received(response) {
+  try {
+    return await response;
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new Refused(error.name === 'TimeoutError' ? 'The server does not respond.' : 'The server cannot be reached.', 'unreachable', 0);
   }
 }
 

@@ -2,6 +2,7 @@
 
 const MIN_DELAY = 1000; // milliseconds
 const MAX_DELAY = 15_000;
+const MAX_SILENCE = 40_000; // milliseconds; the server sends something every 15 seconds
 
 // `ask(signal)` resolves to a streaming response. Returns a function that stops listening.
 export function listen(ask, onEvent, onState) {
@@ -33,7 +34,7 @@ export function listen(ask, onEvent, onState) {
         const answer = await ask(abort.signal);
         onState('live');
         pause = MIN_DELAY;
-        await read(answer.body, onEvent);
+        await read(answer.body, onEvent, abort);
       } catch (error) {
         if (error.code === 'unauthorized') return; // the page asks for a token and then starts again
       }
@@ -45,11 +46,13 @@ export function listen(ask, onEvent, onState) {
   }
 }
 
-async function read(stream, onEvent) {
+// Ends after a silence as well: a lost connection may never report an error.
+async function read(stream, onEvent, abort) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   for (;;) {
-    const {done, value} = await reader.read();
+    const silence = setTimeout(() => abort.abort(), MAX_SILENCE);
+    const {done, value} = await reader.read().finally(() => clearTimeout(silence));
     if (done) return;
     rest += value;
     const messages = rest.split('\n\n');
