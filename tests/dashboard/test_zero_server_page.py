@@ -1,6 +1,7 @@
 """The page itself, opened by a link from the bucket, with nothing of qo running: looked at and clicked."""
 
 import asyncio
+import re
 
 import pytest
 from playwright.async_api import Page, expect
@@ -97,6 +98,17 @@ async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, clie
     assert all(url.startswith(place.endpoint) for url in requests)
     assert "qo-test-secret" not in await page.content()
     assert tab.unexpected() == []
+
+
+async def test_views_that_need_a_server_say_so(place: Place, client: Client, tab: Tab) -> None:
+    await client.enqueue("work", batch="b-1")
+    page = await open_page(tab, place.narrow_link())
+    for view in ("batches", "batches/b-1", "workflows", "workflows/w-1", "limits", "audit"):
+        await go(page, f"#/{view}")
+        await expect(page.locator("main [data-state]")).to_contain_text(
+            re.compile(rf"{'audit trail' if view == 'audit' else view.split('/')[0]} needs? a server", re.IGNORECASE),
+            timeout=TIMEOUT,
+        )
 
 
 async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, client: Client, tab: Tab) -> None:

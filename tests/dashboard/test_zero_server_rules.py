@@ -33,6 +33,7 @@ from qo.model import (
     complete,
     due_at,
     fail,
+    parse_group,
     replay,
     with_kind,
 )
@@ -251,3 +252,14 @@ async def test_throughput_is_added_up_as_the_server_adds_it_up(modules: Page) ->
 def rows_of(start: int) -> list[Any]:
     failed = {"failed": {"error": start % 5, "timeout": 1}, "run": [0.5, {"5": 1}]}
     return [["t", "high", {"completed": start % 7, **failed}], ["t", "low", {"retried": {"error": 4}, "completed": 1}]]
+
+
+async def test_a_group_is_escaped_in_the_same_way(modules: Page) -> None:
+    values = ["42", "a b", "Zoë & Söhne=1", "a%20b", "%", "", "(it's)*!~", "a:b/c@d+e,f._-", "💥\n"]
+    written = [f"customer={value}" for value in values]
+    assert await call(modules, "bucket.js", "argument.map(m.parseGroup)", written) == [
+        parse_group("key", each) for each in written
+    ]
+    refused = "argument.map((each) => { try { return m.parseGroup(each); } catch (error) { return error.code; } })"
+    wrong = ["customer", "=1", "a b=1", "customer=" + "ü" * 200]
+    assert await call(modules, "bucket.js", refused, wrong) == ["refused"] * 4

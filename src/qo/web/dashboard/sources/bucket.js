@@ -20,6 +20,8 @@ const DEAD_AFTER = 90; // seconds without a heartbeat, as in qo.notes
 const POLL_INTERVAL = 5000; // milliseconds
 const CONTROL = 'control'; // the note with the controls
 const CONSUMERS = 'consumers'; // the note with what clients dequeue
+const MAX_GROUP_LENGTH = 160; // characters; longer values are stored as a hash
+const GROUP = /^[A-Za-z_][A-Za-z0-9_]{0,63}=[A-Za-z0-9%=:._@/+,~-]{0,160}$/u;
 const NO_CONTROLS = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
 
 export async function open(config) {
@@ -211,7 +213,7 @@ const CONTROLS = {
     return type ? {...control, rate_limits: {...control.rate_limits, [type]: rate}} : {...control, rate_limit: rate};
   },
   'fleet-limit': (control, {type, queue, key, concurrency, rate, per, remove}) => {
-    const scope = type ? `type:${type}` : queue ? `queue:${queue}` : `key:${key}`;
+    const scope = type ? `type:${type}` : queue ? `queue:${queue}` : `key:${parseGroup(key)}`;
     const {[scope]: _, ...others} = control.limits ?? {};
     return {...control, limits: remove ? others : {...others, [scope]: {concurrency, rate, per, key: null}}};
   },
@@ -223,6 +225,17 @@ const CONTROLS = {
     }
   },
 };
+
+// As `parse_group` in qo/model/group.py: a group as it is stored, or as people write it.
+export function parseGroup(text) {
+  if (GROUP.test(text)) return text;
+  const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]{0,63})=(.*)$/su.exec(text) ?? [];
+  if (name === undefined) throw new StoreError('refused', `“${text}” is not an argument and its value, such as customer_id=42.`);
+  const unescaped = encodeURIComponent(value).replace(/%(?:3D|3A|40|2F|2B|2C)/gu, decodeURIComponent);
+  const group = `${name}=${unescaped.replace(/[!*'()]/gu, (each) => `%${each.charCodeAt(0).toString(16).toUpperCase()}`)}`;
+  if (group.length > MAX_GROUP_LENGTH) throw new StoreError('refused', 'This value is too long for this page. Use qo limit --key.');
+  return group;
+}
 
 function controlsIn(note) {
   return {...NO_CONTROLS, ...(isControl(note) ? note : {})};

@@ -44,6 +44,7 @@ export function open({source, to}) {
       return true;
     },
     async refresh() {
+      if (!source.audit) throw new Error('the audit trail needs a server; qo audit shows it, too');
       const asked = {action: params.get('action'), who: params.get('who'), task: params.get('task'), since: params.get('since'), limit: LIMIT, cursor: at};
       const page = await source.audit(asked);
       cursor = page.cursor;

@@ -14,6 +14,7 @@ export function open({source, to}) {
   return {
     element,
     async refresh() {
+      if (!source.batch) throw new Error('batches need a server: this page reads the bucket directly');
       const batch = await source.batch(to.id);
       document.title = `${batch.id} · qo`;
       show(head, [batch.id], () => h('div', {class: 'title'}, h('h1', {}, batch.id),

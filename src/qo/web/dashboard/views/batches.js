@@ -18,7 +18,7 @@ export function open({source}) {
       const batches = source.batches ? await source.batches() : [];
       keyed(list, batches, {key: (each) => each.id, stamp: (each) => each, build: card});
       show(nothing, [batches.length], ([count]) => (count ? null
-        : empty('No batches among the newest tasks', 'Group tasks: with qo.batch("thumbnails", app): …', 'Or: qo submit --type resize --batch thumbnails-1')));
+        : !source.batches ? empty('Batches need a server', 'This page reads the bucket directly. qo batch list shows the batches.') : empty('No batches among the newest tasks', 'Group tasks: with qo.batch("thumbnails", app): …', 'Or: qo submit --type resize --batch thumbnails-1')));
       const active = batches.filter((each) => each.done < each.total).length;
       summary.textContent = batches.length ? `${plural(batches.length, 'batch', 'batches')}, ${number(active)} unfinished` : '';
     },
