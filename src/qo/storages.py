@@ -82,6 +82,8 @@ class LocalFileSystemStorage:
         self._path = Path(path).expanduser().resolve()  # the working directory may change, and a link stays a link
         if self._path.is_dir():
             raise InvalidSetting(f"{self._path} is a directory; pass the path of a file, or use file://{self._path}")
+        if self._path.exists() and not self._path.is_file():  # a device may have no end
+            raise InvalidSetting(f"{self._path} is not a regular file; pass the path of one")
 
     async def read(self) -> tuple[bytes, str | None]:
         return await asyncio.to_thread(self._read)

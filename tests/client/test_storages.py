@@ -321,3 +321,5 @@ def test_processes_share_one_file(tmp_path: Path) -> None:
 def test_a_directory_is_no_file_for_a_queue(tmp_path: Path) -> None:
     with pytest.raises(qo.QoError, match="is a directory"):
         qo.LocalFileSystemStorage(tmp_path)
+    with pytest.raises(qo.QoError, match="is not a regular file"):
+        qo.LocalFileSystemStorage("/dev/zero")

@@ -44,6 +44,7 @@ def test_an_origin_is_allowed_exactly():
         answer = api.client.get("/api/v1/tasks", headers={"origin": PAGE})
         assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == PAGE
         assert "access-control-allow-credentials" not in answer.headers and answer.headers["vary"] == "Origin"
+        assert answer.headers["access-control-expose-headers"] == "Date"  # for the ages on the page
         ask = {"origin": PAGE, "access-control-request-method": "DELETE"}
         preflight = api.client.options("/api/v1/tasks/x", headers=ask)
         assert preflight.status_code == 204

@@ -283,7 +283,11 @@ class EdgeResponse:
     def _cors(self) -> list[tuple[bytes, bytes]]:
         if self.origin is None:
             return []
-        return [(b"access-control-allow-origin", self.origin.encode("latin-1")), (b"vary", b"Origin")]
+        return [
+            (b"access-control-allow-origin", self.origin.encode("latin-1")),
+            (b"access-control-expose-headers", b"Date"),  # the page shows ages by the clock of the server
+            (b"vary", b"Origin"),
+        ]
 
     async def refuse(self, status: int, message: str) -> None:
         problem = msgspec.json.encode(Problem(error=message, code=_CODES[status]))
