@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -88,7 +89,10 @@ def test_ctrl_c_at_a_question_begins_a_new_line(call: Any) -> None:
         assert process.stderr is not None
         os.close(given)
         assert b"Cancel 1 task?" in os.read(process.stderr.fileno(), 1000)
-        process.send_signal(signal.SIGINT)
+        while process.poll() is None:  # Python does not see a signal that comes between the question and the read
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
         assert process.stderr.read().endswith(b"\nerror: interrupted\n")
     os.close(terminal)
 
